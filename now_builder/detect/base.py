@@ -1,4 +1,4 @@
-"""The interface of detectors: screenshots, strings and boxes of pages in, 36 regions out."""
+"""Interface of detectors: screenshots, strings and element boxes in, 36 regions a page out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from now_builder.formats.shard import Box
 
 @dataclass(frozen=True, slots=True)
 class TextBox:
-    """A string on the screen, read from the DOM or by optical recognition.
+    """A string on the screen.
 
     Attributes:
         box: Box in image px.
-        source: Where the string comes from; detectors must not depend on it.
+        source: Origin, DOM or OCR; detectors must not depend on it.
     """
 
     text: str
@@ -27,11 +27,11 @@ class TextBox:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page's key, strings and element boxes, beside its pixels.
+    """A page without its pixels.
 
     Attributes:
-        text_boxes: Visible strings; they may change which regions are kept, never their features.
-        boxes: Boxes of visible elements, from the DOM, in image px.
+        text_boxes: Visible strings; they may influence the choice of regions, never the features.
+        boxes: Boxes of visible DOM elements in image px.
     """
 
     key: str
@@ -41,14 +41,14 @@ class Page:
 
 @runtime_checkable
 class Detector(Protocol):
-    """A detector: it turns each screenshot into exactly 36 regions."""
+    """A detector of exactly 36 regions per screenshot."""
 
     attributes: Mapping[str, str]
-    """Attributes of the feature file that identify this detector (name, hash of weights …)."""
+    """Attributes of the feature file that identify the detector (name, hash of weights …)."""
 
     @property
     def input_size(self) -> tuple[int, int]:
-        """Width and height, in px, of the screenshots that :meth:`extract` takes."""
+        """Width and height in px of the screenshots for :meth:`extract`."""
         ...
 
     def extract(

@@ -6,16 +6,16 @@ from torch import Tensor
 from torchvision.ops import box_area, nms
 
 _WEIGHTS = (10.0, 10.0, 5.0, 5.0)
-_LARGEST_LOG = 4.135  # log(1000 / 16): a box may not grow beyond this in one regression
+_LARGEST_LOG = 4.135  # log(1000 / 16): limits the growth of a box in one regression
 
 
 def intersection_over_minimum(
     a: Float[Tensor, "n 4"], b: Float[Tensor, "m 4"]
 ) -> Float[Tensor, "n m"]:
-    r"""Compute :math:`|a \cap b| / \min(|a|, |b|)`, which is 1 when one box lies in the other.
+    r"""Compute :math:`|a \cap b| / \min(|a|, |b|)`; 1 if one box contains the other.
 
     Source:
-        The linking of elements and strings in APT (Gu et al., CVPR 2023, Fig. 3, "IoM").
+        "IoM", which links elements and strings in APT (Gu et al., CVPR 2023, Fig. 3).
     """
     corner = torch.minimum(a[:, None, 2:], b[None, :, 2:])
     size = (corner - torch.maximum(a[:, None, :2], b[None, :, :2])).clamp(min=0)
@@ -24,10 +24,10 @@ def intersection_over_minimum(
 
 
 def decode(deltas: Float[Tensor, "n 4"], anchors: Float[Tensor, "n 4"]) -> Float[Tensor, "n 4"]:
-    """Return the boxes at weighted offsets from anchors (the R-CNN parametrisation).
+    """Decode weighted offsets from anchors to boxes.
 
     Source:
-        Girshick et al., CVPR 2014, with the weights (10, 10, 5, 5) of Fast R-CNN.
+        R-CNN (Girshick et al., CVPR 2014), with the weights (10, 10, 5, 5) of Fast R-CNN.
     """
     deltas = deltas / deltas.new_tensor(_WEIGHTS)
     base = (anchors[:, 2:] - anchors[:, :2]).clamp(min=1e-3)
@@ -37,7 +37,7 @@ def decode(deltas: Float[Tensor, "n 4"], anchors: Float[Tensor, "n 4"]) -> Float
 
 
 def clip(boxes: Float[Tensor, "n 4"], size: tuple[int, int]) -> Float[Tensor, "n 4"]:
-    """Keep boxes inside a screen of ``size`` (width, height), at least one px wide and high."""
+    """Clip boxes to a screen of ``size`` (width, height), keeping a side of at least one px."""
     width, height = size
     left = boxes[:, 0].clamp(0, width - 1)
     top = boxes[:, 1].clamp(0, height - 1)
@@ -49,14 +49,14 @@ def clip(boxes: Float[Tensor, "n 4"], size: tuple[int, int]) -> Float[Tensor, "n
 def select(
     boxes: Float[Tensor, "n 4"], scores: Float[Tensor, " n"], count: int, threshold: float = 0.5
 ) -> tuple[Int64[Tensor, " kept"], Bool[Tensor, " kept"]]:
-    """Keep the best ``count`` boxes after class-agnostic suppression, relaxed if too few are left.
+    """Keep the ``count`` best boxes after class-agnostic suppression, relaxed if too few remain.
 
     Returns:
-        Indices of candidates by falling score, those kept at ``threshold`` before those that only a
-        relaxed threshold kept, and whether each was kept at ``threshold``.
+        Indices of the boxes kept at ``threshold``, then of those kept by a relaxed threshold, each
+        by decreasing score; and whether each was kept at ``threshold``.
 
     Source:
-        The relaxation loop of common bottom-up-attention extraction code (0.5, 0.6 … 0.9, none).
+        Relaxation (0.5, 0.6 … 0.9, none) as usual in bottom-up-attention extraction.
     """
     strict = nms(boxes, scores, threshold)[:count]
     kept = strict
@@ -71,7 +71,7 @@ def select(
 
 
 def windows(size: tuple[int, int]) -> Float[Tensor, "windows 4"]:
-    """Lay a grid of 36 overlapping windows (4 across, 9 down) over a screen, centre first."""
+    """Return a grid of 36 overlapping windows (4 across, 9 down) of a screen, centre first."""
     width, height = size
     across, down = 4, 9
     w, h = width / 2.5, height / 5
@@ -87,7 +87,7 @@ def windows(size: tuple[int, int]) -> Float[Tensor, "windows 4"]:
 def anchors(
     grid: tuple[int, int], stride: int, shapes: Float[Tensor, "shapes 2"]
 ) -> Float[Tensor, "anchors 4"]:
-    """Lay anchors of some shapes (px) over a map's cells: row by row, column by column."""
+    """Return anchors of each shape (px) at each cell of a map, row by row."""
     rows, columns = grid
     y = (torch.arange(rows, device=shapes.device) + 0.5) * stride
     x = (torch.arange(columns, device=shapes.device) + 0.5) * stride
@@ -97,11 +97,11 @@ def anchors(
 
 
 def describe(boxes: Float[Tensor, "n 4"], size: tuple[int, int]) -> Float[Tensor, "n 8"]:
-    """Describe boxes on a screen, both in px, by eight numbers of about one.
+    """Describe boxes on a screen, both in px, by eight numbers of similar size.
 
     Returns:
         Edges as shares of the screen; logarithms of the shares of its width and height, of the
-        ratio of width to height, and a tenth of that of the area.
+        aspect ratio, and of the area (divided by ten).
     """
     screen = boxes.new_tensor(size)
     sides = (boxes[:, 2:] - boxes[:, :2]).clamp(min=1)

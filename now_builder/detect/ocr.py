@@ -1,4 +1,4 @@
-"""Read lines of text from screenshots with Tesseract; write the tables of `ocr`."""
+"""Read lines of text from screenshots with Tesseract; write the tables of ``ocr``."""
 
 import csv
 import hashlib
@@ -38,10 +38,10 @@ _SPARSE = 11
 """Tesseract's page segmentation mode for text anywhere, in any order."""
 
 CONFIDENCE = 60.0
-"""Minimum confidence of a line in per cent; pictures read as text have less."""
+"""Minimum confidence of a line in per cent; pictures misread as text have less."""
 
 LANGUAGES = "chi_sim+eng"
-"""Languages that detect reads, in Tesseract's names."""
+"""Languages for ``detect``, in Tesseract's names."""
 
 AUTO = "auto"
 """Value of ``languages`` for :func:`languages_of_page`."""
@@ -52,7 +52,7 @@ _NAMES: dict[str, str] = dict(re.findall(r"(\w+):(\w+)", (
     "no:nor pl:pol pt:por ro:ron ru:rus sk:slk sl:slv sr:srp sv:swe th:tha tr:tur uk:ukr vi:vie "
     "zh:chi_sim"
 )))  # fmt: skip
-"""Tesseract's names of languages, by primary tag."""
+"""Tesseract's names of languages by primary tag."""
 _TRADITIONAL = re.compile(r"zh[-_](?:\w+[-_])?(?:hant|tw|hk|mo)\b", re.IGNORECASE)
 
 _DPI = 192
@@ -63,10 +63,10 @@ _GAP = re.compile(f"(?<={_IDEOGRAPH}) +(?={_IDEOGRAPH})")
 
 
 def languages_of_page(row: CaptureRow) -> str:
-    """Choose the languages to read a page in, in Tesseract's names.
+    """Choose the languages of a page, in Tesseract's names.
 
-    They are English and the language detected from the page's caption and title, else the declared
-    one; Chinese is traditional if the page declares so. If neither is known: :data:`LANGUAGES`.
+    They are English and the language detected from caption and title, else the declared one;
+    Chinese is traditional if the page declares so. Without either, they are :data:`LANGUAGES`.
     """
     declared = row.lang_declared or ""
     primary = re.split("[-_]", declared)[0].lower()
@@ -81,15 +81,15 @@ def languages_of_page(row: CaptureRow) -> str:
 class Recognizer:
     """Recognise the lines of a screenshot; thread-safe.
 
-    Tesseract releases the GIL and uses one core a call. Each thread has its own engines, which are
-    cleared after each page, so results do not depend on earlier pages.
+    Tesseract releases the GIL and uses one core per call. Each thread has its own engines, which
+    are cleared after each page, so results do not depend on earlier pages.
 
     Args:
-        languages: In Tesseract's names, joined by ``+``.
+        languages: Languages in Tesseract's names, joined by ``+``.
         by_key: Other languages for some pages, by key.
 
     Raises:
-        ConfigError: If the wrapper or the data of a language are missing or do not work.
+        ConfigError: If tesserocr or the data of a language are missing or unusable.
     """
 
     def __init__(self, languages: str, by_key: Mapping[str, str] | None = None) -> None:
@@ -99,11 +99,11 @@ class Recognizer:
         names = [*dict.fromkeys(name for name in joined.split("+") if name)]
         folder = find_tessdata(names) if names else None
         if folder is None:
-            lacking = [name for name in names if find_tessdata([name]) is None] or names
-            packages = " ".join(map(debian_package, lacking))
+            missing = [name for name in names if find_tessdata([name]) is None] or names
+            packages = " ".join(map(debian_package, missing))
             raise ConfigError(
-                f"languages {joined!r}, joined by +: no folder has their .traineddata. "
-                f"apt install {packages or 'tesseract-ocr-eng'}, or set TESSDATA_PREFIX to theirs"
+                f"languages {joined!r}, joined by +: no folder with their .traineddata found. "
+                f"apt install {packages or 'tesseract-ocr-eng'}, or set TESSDATA_PREFIX"
             )
         self._folder, self._engines = folder, threading.local()
         self._engine(languages)
@@ -146,7 +146,7 @@ class Recognizer:
 
 
 def ocr_attributes(languages: str) -> dict[str, str]:
-    """Return the attributes that identify the recognition, for the feature file."""
+    """Return the attributes of a feature file that identify the text recognition."""
     version = _tesserocr().tesseract_version().split()[1]
     return {"ocr": f"tesseract {version}, {languages}, from {CONFIDENCE:g} %"}
 
@@ -156,7 +156,7 @@ def _tesserocr() -> Any:
         import tesserocr
     except ImportError as error:
         raise ConfigError(
-            f"OCR: tesserocr is missing ({error}); {install_extra('ocr')} "
+            f"OCR: tesserocr is missing ({error}). Run: {install_extra('ocr')} "
             "and apt install tesseract-ocr-chi-sim tesseract-ocr-eng"
         ) from None
     return tesserocr
@@ -164,23 +164,23 @@ def _tesserocr() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ScreenTexts:
-    """Outcome of ``ocr``: the table, its number of pages, and how many of them have no text."""
+    """Result of ``ocr``: the table, its number of pages, and the number of pages without text."""
 
     output: Path
     pages: int
     empty: int
 
     def __str__(self) -> str:
-        return f"{self.output}: the text on {self.pages} screens, none on {self.empty}"
+        return f"{self.output}: text of {self.pages} screens, {self.empty} of them without any"
 
 
 def read_screens(
     captures: Path, output: Path, languages: str, test_of: Path | None = None
 ) -> ScreenTexts:
-    """Write the text that OCR reads on each screenshot: key and ocr, lines from top to bottom.
+    """Write a table of the text that OCR reads on each screenshot: key and ocr.
 
     Finished shards are kept in ``OUTPUT.parts/`` until the table is written. Each file is named by
-    a hash of its inputs: the shard's rows, the selected keys if any, and the recognition.
+    a hash of its inputs: the shard's rows, the selected keys if any, version and languages.
 
     Args:
         captures: Folder made by crawl.
@@ -189,7 +189,7 @@ def read_screens(
         test_of: Release whose test pairs' screenshots are read; default: all screenshots.
 
     Raises:
-        ConfigError: If ``output`` is no ``.csv`` or a folder, or a language is missing.
+        ConfigError: If ``output`` is not a ``.csv`` file, or a language is missing.
         FormatError: If the captures cannot be read, no page was captured, or the release was
             packaged from other captures.
     """
@@ -197,12 +197,12 @@ def read_screens(
     by_key = {row.key: languages_of_page(row) for row in stream_rows(captures)
               if row.status == "ok"}  # fmt: skip
     if not by_key:
-        raise FormatError(captures, "no row with status=ok, so there is nothing to read")
+        raise FormatError(captures, "no row with status=ok, so there are no pages to read")
     shots: dict[int, list[Screenshot]] = {}
     if test_of is not None:
         pairs = read_split_pairs(test_of, "test")
         if not pairs:
-            raise FormatError(test_of, "no pair in test")
+            raise FormatError(test_of, "no test pairs")
         for key, shot in sorted(find_screenshots(captures, pairs).items()):
             shots.setdefault(int(key.partition("_")[0]), []).append(shot)
         by_key = {pair.key: by_key[pair.key] for pair in pairs}
@@ -235,18 +235,17 @@ def read_screens(
 
 
 def read_elements(captures: Path, output: Path, test_of: Path | None = None) -> ScreenTexts:
-    """Write the text of each first screen as the browser laid it out: key and text.
+    """Write a table of the text that the browser laid out on each first screen: key and text.
 
-    A reader without errors would read these lines of the visible elements, here in the order of the
-    document.
+    It is what OCR without errors would read: the lines of visible elements, in document order.
 
     Args:
         captures: Folder made by crawl.
         output: The table.
-        test_of: Release whose test pairs' pages are taken; default: all pages.
+        test_of: Release whose test pairs' pages are used; default: all pages.
 
     Raises:
-        ConfigError: If ``output`` is no ``.csv`` or a folder.
+        ConfigError: If ``output`` is not a ``.csv`` file.
         FormatError: If the captures or the release cannot be read, or no page was captured.
     """
     check_output(output, ".csv")
@@ -261,8 +260,8 @@ def read_elements(captures: Path, output: Path, test_of: Path | None = None) -> 
         for key, elements in stream_elements(captures, frozenset(keys), shards)
     ]
     if missing := keys - {key for key, _ in rows}:
-        problem = f"no elements of {len(missing)} pages of {len(keys)}, such as {min(missing)}"
-        raise FormatError(captures, f"{problem}; expected the captures of the release")
+        problem = f"no elements of {len(missing)} of {len(keys)} pages, such as {min(missing)}"
+        raise FormatError(captures, f"{problem}. Give the captures of the release")
     write_text(output, _lines([("key", "text"), *rows]))
     return ScreenTexts(output, len(rows), sum(not text for _, text in rows))
 

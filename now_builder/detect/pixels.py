@@ -1,4 +1,4 @@
-"""Screenshots as arrays of the detector's input size, decoded in background threads."""
+"""Decode screenshots to arrays of the detector's input size, in background threads."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,8 +21,7 @@ def decode_screenshot(
 ) -> UInt8[np.ndarray, "3 height width"]:
     """Decode an image and scale it to ``size`` (width, height) by averaging.
 
-    An image of another shape is scaled evenly until it fits, into the upper left corner; the rest
-    is black.
+    An image with another aspect ratio is placed in the upper left corner; the rest is black.
     """
     return to_pixels(open_screenshot(content, name), size)
 
@@ -46,9 +45,9 @@ def to_batch(images: Sequence[UInt8[np.ndarray, "3 h w"]]) -> UInt8[Tensor, "n 3
 def window_means(
     values: Float[Tensor, "*_ h w"], side: int, stride: int
 ) -> Float[Tensor, "*_ i j"]:
-    """Average square windows, to the bit as ``avg_pool2d`` does, which takes five times as long.
+    """Average square windows; bit-identical to ``avg_pool2d``, but five times as fast on a CPU.
 
-    On a CPU that visits window by window; here whole rows are added.
+    It adds whole rows instead of visiting one window after another.
     """
     if values.device.type != "cpu":
         return F.avg_pool2d(values, side, stride)
@@ -71,9 +70,9 @@ Result = TypeVar("Result")
 def prefetch(
     work: Callable[[Item], Result], items: Iterable[Item], threads: int
 ) -> Iterator[Result]:
-    """Map in some threads, in order, at most ``4 * threads`` items ahead of the consumer.
+    """Map in threads and yield in order, at most ``4 * threads`` items ahead of the consumer.
 
-    Work that has not begun when the consumer stops is never done.
+    Work that has not started when the consumer stops is cancelled.
     """
     waiting: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(threads) as pool:
@@ -93,7 +92,7 @@ _END: Any = object()
 
 
 def in_background(items: Iterator[Result], most: int) -> Iterator[Result]:
-    """Run an iterator in a thread, at most ``most`` items ahead; its errors are raised here."""
+    """Run an iterator in a thread, at most ``most`` items ahead; errors are raised here."""
     with ThreadPoolExecutor(1) as pool:
         waiting = deque(pool.submit(next, items, _END) for _ in range(most))
         while (item := waiting.popleft().result()) is not _END:
@@ -103,7 +102,7 @@ def in_background(items: Iterator[Result], most: int) -> Iterator[Result]:
 
 @contextmanager
 def calls_in_background(work: Callable[..., object], most: int) -> Iterator[Callable[..., None]]:
-    """Yield a function that calls another one in a thread, in order, at most ``most`` calls behind.
+    """Yield a function that queues calls of ``work`` for a thread, at most ``most`` at a time.
 
     The first error is raised by a later call, or at the end.
     """

@@ -1,4 +1,4 @@
-"""Captures to a feature file: stream pages, extract 36 regions each, resume after a stop."""
+"""Extract 36 regions of each captured page into a feature file; resume after a stop."""
 
 import ctypes
 import fcntl
@@ -59,15 +59,15 @@ from now_builder.program.progress import Progress
 _log = logging.getLogger(__name__)
 _SHARD_LIMIT_S = 3600.0
 _AHEAD = 2
-"""Batches decoded, and on the device, before the model is ready for them."""
+"""Maximum number of batches on the device that wait for the model."""
 _UNWRITTEN = 4
-"""Batches that may wait for the disk."""
+"""Maximum number of batches that wait for the disk."""
 _MOST_LANES = 16
-"""Batches in the model at once, at most: each takes some 200 MB."""
+"""Maximum number of batches in the model at once; each needs about 200 MB."""
 
 _MALLOC = {-1: 2**30, -3: 2**25, -8: 1}
-"""Options of glibc's ``mallopt``: bytes that are kept when freed, bytes from which a block is
-mapped by itself (32 MiB is the most that it allows), and pools of memory."""
+"""Options of glibc's ``mallopt``: bytes kept after ``free``, minimum size of a separately mapped
+block (32 MiB is the largest allowed), and number of memory pools."""
 
 _Batch = tuple[list[Page], Tensor]
 
@@ -79,7 +79,7 @@ class DetectSummary:
     Attributes:
         fresh: Pages extracted in this run.
         seconds: Wall time of the extraction.
-        missing: Pages that other shares have still to do; the last of them writes the file.
+        missing: Pages left to other shares; the last share writes the file.
     """
 
     features: Path
@@ -93,7 +93,7 @@ class DetectSummary:
         if self.missing:
             return (
                 f"{self.features}: this share is done, {self.fresh} pages in {self.seconds:.1f} s; "
-                f"{self.missing} are with other shares, the last of which writes the file"
+                f"{self.missing} pages are left to other shares, and the last one writes the file"
             )
         if not self.fresh:
             return f"{self.features}: complete, {self.pages} pages"
@@ -113,18 +113,18 @@ def detect(
 
     Raises:
         ConfigError: If there is neither a trained detector nor a detectron2 model, or existing
-            features were made by other weights or settings.
-        FormatError: If captures, weights or features are missing or torn, or the features were
+            features were made with other weights or settings.
+        FormatError: If captures, weights or features are missing or damaged, or the features were
             made from other screenshots.
     """
     share = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if settings.shards_from:
         share = read_share(settings.shards_from)
     if share[1] > 1 and (force or settings.engine == "ray"):
-        raise ConfigError("--force, --engine ray: not with --shards-from or under torchrun")
+        raise ConfigError("--force, --engine ray: not possible with --shards-from or torchrun")
     screenshots = _screenshots(read_rows(captures))
     if not screenshots:
-        raise FormatError(captures, "no row with status=ok, so there is nothing to detect in")
+        raise FormatError(captures, "no row with status=ok, so there are no pages to extract")
     shards = complete_shards(captures)[share[0] :: share[1]]
     numbers = set(shards)
     mine = {key: sha256 for key, sha256 in screenshots.items() if _shard(key) in numbers}
@@ -142,7 +142,7 @@ def detect(
     elif left:
         _extract(captures, features, settings, shards, done, mine)
     with _alone(features, share):
-        # The last share finds all pages, however the others ended; no share waits for another.
+        # No share waits for another: the one that finds all pages done writes the file.
         if share[1] > 1:
             done, tied = _keys_done(features, attributes, screenshots)
         else:
@@ -161,16 +161,16 @@ def _begin(
     settings: DetectSettings,
     force: bool = False,  # noqa: FBT001, FBT002 - as in detect
 ) -> tuple[DetectSettings, dict[str, str]]:
-    """Resolve settings and attributes once for each output, and record them when it is begun.
+    """Resolve settings and attributes, and record them with a new output.
 
-    What ``auto`` means depends on the machine: an output keeps the precision it was begun with.
+    The precision ``auto`` depends on the machine, so a resumed output keeps its first precision.
 
     Raises:
-        ConfigError: If the output was begun with other settings.
+        ConfigError: If the output was started with other settings.
     """
     resolved = resolve_settings(settings)
     attributes = attributes_of(resolved)
-    if force:  # only now: captures or weights that cannot be read cost no features
+    if force:  # only now, so that unreadable captures or weights do not delete features
         features.unlink(missing_ok=True)
         shutil.rmtree(parts_folder(features), ignore_errors=True)
     begun = read_begun(features)
@@ -186,7 +186,7 @@ def _begin(
 
 @contextmanager
 def _alone(features: Path, share: tuple[int, int]) -> Iterator[None]:
-    """Keep other shares from writing the feature file and removing its parts meanwhile."""
+    """Lock the feature file and its parts against other shares."""
     if share[1] == 1:
         yield
         return
@@ -196,14 +196,14 @@ def _alone(features: Path, share: tuple[int, int]) -> Iterator[None]:
             fcntl.lockf(lock, fcntl.LOCK_EX)
         except OSError as error:
             raise ConfigError(
-                f"{features}: cannot be locked ({error.strerror}), which shares of one file must "
-                "be; detect in one process, or write to a local disk"
+                f"{features}: cannot be locked ({error.strerror}), but shares write it together. "
+                "Detect in one process, or write to a local disk"
             ) from None
         yield
 
 
 def detect_shards(captures: Path, features: Path, settings: DetectSettings, *shards: int) -> None:
-    """Extract the missing pages of some shards into parts, in a worker; it may be called again."""
+    """Extract the missing pages of some shards into parts, in a worker; safe to repeat."""
     settings, attributes = _begin(features, settings)
     screenshots = _screenshots(row for shard in shards for row in read_rows(captures, shard))
     done, _ = _keys_done(features, attributes, screenshots, shards)
@@ -219,7 +219,7 @@ def _extract(
     done: set[str],
     screenshots: Mapping[str, str | None],
 ) -> None:
-    """Extract the pages that are left and write them as parts."""
+    """Extract the remaining pages and write them as parts."""
     left = len(screenshots.keys() - done)
     _log.info("detect: %d of %d pages to do; loading the detector", left, len(screenshots))
     attributes = attributes_of(settings)
@@ -231,10 +231,10 @@ def _extract(
 
 
 def choose_batch_size(device: str, size: str | None) -> int:
-    """Return how many pages to put into the model at once, for a detector of a size.
+    """Return the number of pages per batch for a detector of a size.
 
-    On a CPU a batch's maps must fit its cache: of the tiny size 8 pages cost a tenth more each
-    than 4, and 16 a fifth more than 8.
+    On a CPU a batch's maps must fit its cache: at size tiny a page takes 10 % more time in a batch
+    of 8 than of 4, and another 20 % in a batch of 16.
     """
     if choose_device(device).type != "cpu":
         return 16
@@ -244,15 +244,15 @@ def choose_batch_size(device: str, size: str | None) -> int:
 def _detect_on_ray(
     captures: Path, features: Path, settings: DetectSettings, left: set[str]
 ) -> None:
-    """Extract the pages that are left by the workers of a Ray cluster, a shard at a time."""
+    """Extract the remaining pages with the workers of a Ray cluster, a shard at a time."""
     shards = sorted({_shard(key) for key in left})
     elsewhere: dict[str, Any] = {
         "threads": settings.threads or max(1, int(settings.worker_cpus)),
         "regions": with_absolute_paths(settings.regions),
     }
-    if settings.weights is not None and settings.weights.exists():  # not the name of shipped ones
+    if settings.weights is not None and settings.weights.exists():  # else the name tiny-web
         elsewhere["weights"] = settings.weights.resolve()
-    if settings.embed and Path(settings.embed).is_dir():  # not the name of one on the hub
+    if settings.embed and Path(settings.embed).is_dir():  # else a name on the hub
         elsewhere["embed"] = str(Path(settings.embed).resolve())
     for_worker = settings.model_copy(update=elsewhere)
     engine: RayEngine[int] = RayEngine(
@@ -266,8 +266,8 @@ def _detect_on_ray(
         poison = engine.run(shards, lambda _: progress.add()).poison
     if poison:
         failed = f"shards {[shard for shard, _ in poison]} failed on every worker"
-        retry = "all others are done, and the same command tries these again"
-        raise FormatError(captures, f"{failed} ({poison[0][1]:.200}); {retry}")
+        retry = "The others are done. Run the same command to retry these"
+        raise FormatError(captures, f"{failed} ({poison[0][1]:.200}). {retry}")
 
 
 def _screenshots(rows: Iterable[CaptureRow]) -> dict[str, str | None]:
@@ -283,42 +283,48 @@ def _keys_done(
 ) -> tuple[set[str], bool]:
     """Collect the keys in the file and its parts (of all shards, or some).
 
-    Parts of a detector with other attributes, and other screenshots, are refused. Torn parts are
-    removed, so that their pages are done again.
+    Damaged parts are removed, so that their pages are extracted again.
 
     Returns:
-        The keys, and whether file and parts all name their screenshots.
+        The keys, and whether file and parts all identify their screenshots.
+
+    Raises:
+        ConfigError: If a part is of a detector with other attributes.
+        FormatError: If the file or a part is of other screenshots.
     """
     done: set[str] = set()
     tied = True
     if features.exists():
-        with open_features(features) as there:
-            if shards is None:  # else the screenshots of some shards are not all of the file's
-                tied = check_captures(features, there.keys, there.attributes, screenshots)
-            done.update(there.keys)
+        with open_features(features) as stored:
+            if shards is None:  # else ``screenshots`` lacks some of the file's
+                tied = check_captures(features, stored.keys, stored.attributes, screenshots)
+            done.update(stored.keys)
     prefixes = [""] if shards is None else [f"{shard:05d}_" for shard in shards]
     for part in (part for prefix in prefixes for part in read_parts(features, prefix)):
         try:
-            batch, found = read_part(part)
+            batch, part_attributes = read_part(part)
         except FormatError as error:
-            _log.warning("detect: %s; its pages are done again", error)
+            _log.warning("detect: %s; its pages are extracted again", error)
             part.unlink()
             continue
-        check_attributes(part, found, attributes)
-        tied &= check_captures(part, batch.keys, found, screenshots)
+        check_attributes(part, part_attributes, attributes)
+        tied &= check_captures(part, batch.keys, part_attributes, screenshots)
         done.update(batch.keys)
     return done, tied
 
 
 class Pipeline:
-    """The loop over pages: decode ahead in threads, extract in batches, write each as a part.
+    """Decode pages, extract their regions in batches, and write each batch as a part.
 
-    Decoding, the copy to the device, the model and writing each have threads of their own, so that
-    all four run at once. Threads decode as fast as processes do, since Pillow releases the GIL,
-    and nothing has to be sent between them.
+    Decoding, the copy to the device, the model and writing run at once in separate threads.
+    Threads decode as fast as processes, since Pillow releases the GIL.
 
-    Parts are written beside ``features``, the file to be. They name their screenshots where the
-    sha256 of each is given.
+    Args:
+        detector: The detector.
+        features: The feature file, which is written later; its parts lie next to it.
+        settings: Settings of ``detect``.
+        batch_size: Pages per batch.
+        screenshots: Hash (sha256) of each screenshot by key, to be recorded in the parts.
     """
 
     def __init__(
@@ -346,22 +352,23 @@ class Pipeline:
             calls_in_background(self._write, _UNWRITTEN) as write,
         ):
             _log.info("detect: %d pages to do, %d done", left, done)
-            # One lane is this thread, whose device is the detector's.
+            # A single lane is this thread, which has the detector's CUDA device.
             extract = lambda batch: self.detector.extract(*batch)  # noqa: E731
-            for found in map(extract, batches) if lanes == 1 else prefetch(extract, batches, lanes):
-                write(found)
-                progress.add(len(found.keys))
+            parallel = prefetch(extract, batches, lanes) if lanes > 1 else map(extract, batches)
+            for extracted in parallel:
+                write(extracted)
+                progress.add(len(extracted.keys))
 
     @contextmanager
     def _lanes(self) -> Iterator[int]:
-        """Yield how many batches are in the model at once.
+        """Yield the number of batches in the model at once.
 
-        On a CPU the tiny size has a batch in each thread: many of its operations are too small to
-        be shared by several.
+        On a CPU the tiny size runs a batch in each thread: many of its operations are too small to
+        be split between threads.
         """
         tiny = self.detector.attributes.get("size") == "tiny" and not self.settings.embed
         threads, lanes = torch.get_num_threads(), 1
-        if tiny and self.device.type == "cpu":  # detectron2's models have no size
+        if tiny and self.device.type == "cpu":
             lanes = min(threads_of(self.settings), _MOST_LANES)
         torch.set_num_threads(max(1, threads // lanes))
         try:
@@ -369,30 +376,30 @@ class Pipeline:
         finally:
             torch.set_num_threads(threads)
 
-    def _write(self, found: FeatureBatch) -> None:
+    def _write(self, batch: FeatureBatch) -> None:
         attributes = dict(self.detector.attributes)
         if self.screenshots is not None:
-            attributes[CAPTURES] = captures_hash(found.keys, self.screenshots)
-        write_part(self.features, found, attributes, self.settings.half)
+            attributes[CAPTURES] = captures_hash(batch.keys, self.screenshots)
+        write_part(self.features, batch, attributes, self.settings.half)
 
     def _on_device(self, captures: Iterator[Capture]) -> Iterator[_Batch]:
-        """Yield batches whose pixels are on the device; runs in a thread of its own."""
+        """Yield batches with pixels on the device; runs in a separate thread."""
         if self.device.type != "cuda":
             yield from ((pages, to_batch(images)) for pages, images in self._batches(captures))
             return
         copies = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         for pages, images in self._batches(captures):
-            with torch.cuda.stream(copies):  # pinning, too, belongs to this device
+            with torch.cuda.stream(copies):  # else pinning would use another device
                 pixels = to_batch(images).pin_memory().to(self.device, non_blocking=True)
-            copies.synchronize()  # this thread waits, the model's does not
-            # The model reads on its own stream what was allocated on this one.
+            copies.synchronize()  # only this thread waits, not the model's
+            # The model's stream reads memory that was allocated on this one.
             pixels.record_stream(torch.cuda.default_stream(self.device))
             yield pages, pixels
 
     def _batches(
         self, captures: Iterator[Capture]
     ) -> Iterator[tuple[list[Page], list[np.ndarray]]]:
-        """Collect batches, which end with their shard: so they are the same in every worker."""
+        """Collect batches; none crosses shards, so they are the same in every worker."""
         pages: list[Page] = []
         images: list[np.ndarray] = []
         for page, image in prefetch(self._decode, captures, threads_of(self.settings)):
@@ -417,12 +424,12 @@ class Pipeline:
 
 
 def _keep_freed_memory() -> None:
-    """Let the C library use freed memory again, where it is glibc.
+    """Let glibc reuse freed memory.
 
-    Else it returns each large tensor to the system, which clears the next one page by page: a
-    tenth of a detector's time on a CPU.
+    By default it returns each large tensor to the system, which clears the next one page by page:
+    10 % of a detector's time on a CPU.
     """
-    with suppress(AttributeError, OSError, TypeError):  # another library, which has no mallopt
+    with suppress(AttributeError, OSError, TypeError):  # another C library, without mallopt
         for option, value in _MALLOC.items():
             ctypes.CDLL(None).mallopt(option, value)
 

@@ -1,4 +1,4 @@
-"""Settings of labelling pages, of training a detector and of running it."""
+"""Settings of the commands ``label``, ``train-detector`` and ``detect``."""
 
 from pathlib import Path
 from typing import Literal
@@ -15,7 +15,7 @@ class LabelSettings(Strict):
     mapping: Path | None = Field(
         None,
         description="TOML file that changes the classes, or the class of a role, tag or input; "
-        "without it the 18 of the detector.",
+        "default: the 18 classes of the detector.",
     )
 
 
@@ -24,13 +24,14 @@ class TrainDetectorSettings(Strict):
 
     size: Literal["tiny", "paper"] = Field(
         "tiny",
-        description="tiny: 2 million parameters on 360 x 640 px, an hour on a CPU; paper: "
-        "CLIP-ResNet-50 on 720 x 1280 px and bert-base-multilingual-cased, needs a GPU.",
+        description="Size of the model. tiny: 2 million parameters on 360 x 640 px, an hour on a "
+        "CPU; paper: CLIP-ResNet-50 on 720 x 1280 px and bert-base-multilingual-cased, needs a "
+        "GPU.",
     )
     from_: Path | None = Field(
         None,
-        description="Weights to start from: a .safetensors of the same size, or tiny-web, which "
-        "come with the package. Empty: from scratch.",
+        description="Weights to start from: a .safetensors file of the same size, or tiny-web, "
+        "the weights in the package; default: train from scratch.",
     )
     mapping: Path | None = Field(
         None,
@@ -39,32 +40,33 @@ class TrainDetectorSettings(Strict):
     )
     also: list[Path] = Field(
         default_factory=list,
-        description="Further folder made by crawl, whose train pool is learned from too. May be "
-        "repeated.",
+        description="Additional captures folder to train on (repeatable).",
     )
     steps: int = Field(0, ge=0, description="Total steps; 0: the size's default.")
-    batch_size: int = Field(0, ge=0, description="Pages of a step; 0: the size's default.")
-    lr: float = Field(0.0, ge=0, description="Highest learning rate; 0: the size's default.")
+    batch_size: int = Field(0, ge=0, description="Pages per step; 0: the size's default.")
+    lr: float = Field(0.0, ge=0, description="Maximum learning rate; 0: the size's default.")
     clip_weights: str = Field(
         "",
-        description="CLIP RN50 to start from: a .safetensors or .pt file (OpenAI's, open_clip's) "
-        "or a hub name (timm/resnet50_clip.openai). Empty: from scratch.",
+        description="CLIP RN50 weights for the backbone: a .safetensors or .pt file (of OpenAI or "
+        "open_clip) or a hub name (timm/resnet50_clip.openai); empty: train it from scratch.",
     )
     zoom: float = Field(
         1.0,
         ge=1,
         le=4,
-        description="Shrink half of the training pages at random by up to this factor, or "
-        "magnify them by up to its root; 1: none. About 2 teaches pages made for wide screens.",
+        description="Maximum factor for shrinking half of the training pages at random, or for "
+        "magnifying them (its square root); about 2 helps on pages for wide screens; 1: none.",
     )
     ema: float = Field(
         0.0,
         ge=0,
         lt=1,
         description="Decay of the moving average of the weights, which is then measured and "
-        "written; less in the first steps. 0: no average.",
+        "written; smaller in the first steps; 0: no average.",
     )
-    held_out: float = Field(0.1, ge=0, lt=1, description="Share of the train pool to measure on.")
+    held_out: float = Field(
+        0.1, ge=0, lt=1, description="Share of the train pool that is held out to measure on."
+    )
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
     threads: int = Field(0, ge=0, description="CPU threads; 0: all cores.")
     precision: Literal["fp32", "bf16", "fp16"] = Field(
@@ -73,7 +75,7 @@ class TrainDetectorSettings(Strict):
         "CUDA.",
     )
     half: bool = Field(
-        default=False, description="Write the weights as float16, half as large, and measure those."
+        default=False, description="Write float16 weights, half as large, and measure with them."
     )
 
 
@@ -82,47 +84,46 @@ class DetectSettings(DistributedSettings):
 
     weights: Path | None = Field(
         None,
-        description="Weights made by train-detector (.safetensors, its .json beside it), or "
-        "tiny-web, which come with the package and are the default.",
+        description="Weights made by train-detector (.safetensors, next to its .json), or "
+        "tiny-web, the weights in the package, which are the default.",
     )
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
     batch_size: int = Field(
-        0, ge=0, description="Pages at a time; 0: 16, on a CPU 4, or 2 of the paper's size."
+        0, ge=0, description="Pages per batch; 0: 16; on a CPU 4, or 2 at size paper."
     )
     half: bool = Field(default=False, description="Store features as float16: half the space.")
     threads: int = Field(0, ge=0, description="CPU threads; 0: all cores.")
     precision: Literal["auto", "fp32", "mixed", "bf16", "fp16"] = Field(
         "auto",
-        description="Precision; mixed: words alone in bf16; auto: bf16 where that is "
-        "quicker (GPUs that have it; CPUs that have it, at the paper's size), mixed with words on "
-        "CPUs that have it, else fp32. A file keeps the precision with which it was begun.",
+        description="Precision. mixed: bf16 for words only. auto: on GPUs with bf16, bf16; on CPUs "
+        "with bf16, bf16 at size paper and mixed for words; else fp32. A resumed file keeps its "
+        "precision.",
     )
     shards_from: str = Field(
         "",
-        description="K/N: work on the K-th of N shares of the shards, K from 0, so that N GPUs or "
-        "machines work on one file; the last one writes it. Under torchrun: RANK/WORLD_SIZE.",
+        description="Share of the shards to process, K/N with K from 0, so that N GPUs or machines "
+        "work on one file; the last one writes it; default: all, under torchrun RANK/WORLD_SIZE.",
     )
     regions: str = Field(
         "proposals",
-        description="Source of the regions: proposals (the detector's own), dom (the elements "
-        "that the browser laid out; after too few, proposals follow) or "
-        "detectron2:CONFIG[@WEIGHTS] (regions and features of a detectron2 model, its config a "
-        "YAML file or a name in the zoo).",
+        description="Source of the regions: proposals (of the detector), dom (the elements that "
+        "the browser laid out, then proposals if they are too few) or detectron2:CONFIG[@WEIGHTS] "
+        "(regions and features of a detectron2 model; CONFIG is a YAML file or a name in the zoo).",
     )
     embed: str = Field(
         "",
-        description="Describe each region by the picture tower of a dual encoder of transformers "
-        "(CLIP, SigLIP, SigLIP 2 …), a hub name or folder, instead of by the detector, which "
-        "still finds them. 36 pictures a page: wants a GPU.",
+        description="Dual encoder of transformers (CLIP, SigLIP, SigLIP 2 …), a hub name or "
+        "folder, whose image tower embeds the regions instead of the detector. It encodes 36 "
+        "images a page, so use a GPU.",
     )
     words: bool = Field(
         default=True,
         description="Store the words that the detector reads, if it can, in columns 512 to 767; "
-        "else they are zero.",
+        "otherwise these are zero.",
     )
     text_source: Literal["dom", "ocr", "none"] = Field(
         "dom",
-        description="Source of the strings on a page: its DOM, its pixels (Tesseract, Chinese and "
-        "English) or none.",
+        description="Source of the strings on a page: dom, ocr (Tesseract, Chinese and English) "
+        "or none.",
     )
-    worker_gpus: float = Field(0.0, ge=0, description="GPUs of a Ray worker: 1, or a part of one.")
+    worker_gpus: float = Field(0.0, ge=0, description="GPUs per Ray worker, such as 1 or 0.5.")

@@ -54,7 +54,7 @@ def test_a_detector_learns_to_read_and_a_stop_changes_nothing(tmp_path, monkeypa
     assert checkpoint_path(weights).exists()
     assert not weights.exists()
     train_words.main([str(weights), *options])
-    assert "goes on from step 2" in capsys.readouterr().err
+    assert "resuming from step 2" in capsys.readouterr().err
     assert weights.read_bytes() == whole.read_bytes()
     assert not checkpoint_path(weights).exists()
 

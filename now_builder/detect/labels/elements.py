@@ -1,4 +1,4 @@
-"""DOM elements to detection labels: 18 classes, and the filters that noisy pages need."""
+"""Convert DOM elements to detection labels of 18 classes, with filters for noisy pages."""
 
 import math
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ _SPECIFIC = (
     "input", "select", "checkbox", "switch", "button", "tab", "link", "page indicator", "media",
     "image", "icon", "heading", "text", "card", "list item", "dialog", "navigation bar", "banner",
 )  # fmt: skip
-"""Classes by precedence: of boxes that coincide the first class is kept."""
+"""Classes by precedence, to choose one of several boxes that coincide."""
 
 _INLINE = frozenset({
     "abbr", "b", "bdi", "bdo", "cite", "code", "del", "dfn", "em", "font", "i", "ins", "kbd",
     "mark", "q", "s", "samp", "small", "span", "strong", "sub", "sup", "time", "u", "var",
 })  # fmt: skip
-"""Tags inside a text: its parts are no elements of their own."""
+"""Tags of inline markup, which is part of the text around it."""
 _ICON = 96  # 48 CSS px
 SMALLEST = 12
-"""Shortest side of a labelled element, px of the screen; 6 CSS px."""
+"""Minimum side of a labelled element in image px (6 CSS px)."""
 _AREA = 256  # 64 CSS px²
 _SEEN = 0.4
 _WRAPPER = 0.8
@@ -37,8 +37,8 @@ class Labels:
 
     Attributes:
         boxes: Boxes in image px.
-        classes: Index into the classes of the mapping, one per box.
-        ignored: Boxes that are neither a class nor background: visible, but of no known kind.
+        classes: Index of each box's class in the mapping.
+        ignored: Boxes of visible elements without a class, which are not background either.
     """
 
     boxes: list[Box]
@@ -50,9 +50,9 @@ def label(elements: Sequence[Element], mapping: ClassMapping = DEFAULT) -> Label
     """Label one page; return ``None`` for a page behind a wall (a dialog over most of it).
 
     Dropped: hidden elements and those clipped to less than 40 %; those smaller than 6 CSS px or
-    64 CSS px²; wrappers of more than 80 % of the screen; of boxes that coincide (IoU > 0.9) all but
-    the most specific; parts of a text, heading or link that only look different. Ignored: pictures
-    without pixels; unknown kinds; beyond 40 of a class.
+    64 CSS px²; wrappers of more than 80 % of the screen; all but the most specific of boxes that
+    coincide (IoU > 0.9); inline markup in a text, heading or link. Ignored: pictures that did not
+    load; elements without a class; any beyond 40 of a class.
     """
     page = _Page(elements, _children(elements), mapping)
     labelled: list[tuple[Box, str]] = []
@@ -61,28 +61,29 @@ def label(elements: Sequence[Element], mapping: ClassMapping = DEFAULT) -> Label
     for index, element in enumerate(elements):
         if not _seen(element):
             continue
-        kind = _kind(page, index)
-        part = kind == "text" and element.tag in _INLINE and element.parent in whole
-        if part or kind in ("text", "heading", "link"):
+        name = _class_name(page, index)
+        is_text = name in {"text", "heading", "link"}
+        part = name == "text" and element.tag in _INLINE and element.parent in whole
+        if is_text:
             whole.add(index)
-        if part or not all(map(math.isfinite, tight := _tight(page, index, kind))):
+        if part or not all(map(math.isfinite, tight := _tight(page, index, is_text=is_text))):
             continue
         left, top, right, bottom = tight
         box = max(left, 0.0), max(top, 0.0), min(right, float(WIDTH)), min(bottom, float(HEIGHT))
-        if kind == "dialog" and _area(box) > _WALL * WIDTH * HEIGHT:
+        if name == "dialog" and _area(box) > _WALL * WIDTH * HEIGHT:
             return None
         plain = not (element.role or element.interactive or element.background)
         small = min(_sides(box)) < SMALLEST or _area(box) < _AREA
-        if (kind is None and plain) or small or _area(box) > _WRAPPER * WIDTH * HEIGHT:
+        if (name is None and plain) or small or _area(box) > _WRAPPER * WIDTH * HEIGHT:
             continue  # background: neither labelled nor ignored
-        unloaded = not element.loaded and kind in ("image", "icon", "media")
-        if kind is None or unloaded or mapping.final(kind) == IGNORE:
+        unloaded = not element.loaded and name in ("image", "icon", "media")
+        if name is None or unloaded or mapping.final(name) == IGNORE:
             ignored.append(box)
         else:
-            labelled.append((box, kind))
+            labelled.append((box, name))
     labels = Labels([], [], ignored)
-    for box, kind in _distinct(labelled):
-        number = mapping.class_names.index(mapping.final(kind))
+    for box, name in _distinct(labelled):
+        number = mapping.class_names.index(mapping.final(name))
         if labels.classes.count(number) < _CAP:
             labels.boxes.append(box)
             labels.classes.append(number)
@@ -114,28 +115,28 @@ class _Page:
         return [self.elements[each] for each in seen[1:]]
 
     def parts(self, index: int) -> list[Element]:
-        """Return an element and what its text is made of, links included: some 200 at most."""
-        found = [index]
-        for each in found:
-            if len(found) > 200:
+        """Return an element and the inline elements and links in it, about 200 at most."""
+        indices = [index]
+        for each in indices:
+            if len(indices) > 200:
                 break
             below = (child for child in self.children[each] if child > each)
-            found += [child for child in below if self.elements[child].tag in {*_INLINE, "a"}]
-        return [self.elements[each] for each in found]
+            indices += [child for child in below if self.elements[child].tag in {*_INLINE, "a"}]
+        return [self.elements[each] for each in indices]
 
     def pictured(self, elements: Sequence[Element]) -> bool:
-        return any(_plain_kind(item, self.mapping) == "image" for item in elements)
+        return any(_mapped_class(item, self.mapping) == "image" for item in elements)
 
 
 def _seen(element: Element) -> bool:
     return element.visible and element.visible_fraction >= _SEEN
 
 
-def _kind(page: _Page, index: int) -> str | None:
+def _class_name(page: _Page, index: int) -> str | None:
     element = page.elements[index]
-    name = _plain_kind(element, page.mapping)
+    name = _mapped_class(element, page.mapping)
     if name == "link":
-        return _link_kind(page, index)
+        return _link_class(page, index)
     if name == "image":
         return "icon" if max(_sides(element.box)) <= _ICON else "image"
     if name == "card" or (name in (None, "list item") and _is_card(page, index)):
@@ -145,19 +146,20 @@ def _kind(page: _Page, index: int) -> str | None:
     return name
 
 
-def _plain_kind(element: Element, mapping: ClassMapping) -> str | None:
+def _mapped_class(element: Element, mapping: ClassMapping) -> str | None:
+    """Return the class of an element by role, tag and input type, whatever it looks like."""
     if element.tag == "input":
-        kind = element.input_type or "text"
         if element.role == "switch":
             return "switch"
-        return None if kind in _UNSEEN_INPUTS else mapping.inputs.get(kind, "input")
+        input_type = element.input_type or "text"
+        return None if input_type in _UNSEEN_INPUTS else mapping.inputs.get(input_type, "input")
     return mapping.roles.get(element.role) or mapping.tags.get(element.tag)
 
 
-def _link_kind(page: _Page, index: int) -> str | None:
-    """Return the kind of a link: a button if its text is padded, a card if it has picture and text.
+def _link_class(page: _Page, index: int) -> str | None:
+    """Return the class of a link: button if its text is padded, card if it has picture and text.
 
-    A link with nothing but a picture has no kind: the picture is labelled.
+    A link with only a picture has no class: the picture is labelled instead.
     """
     if _is_card(page, index):
         return "card"
@@ -171,7 +173,7 @@ def _link_kind(page: _Page, index: int) -> str | None:
 
 
 def _is_card(page: _Page, index: int) -> bool:
-    """Return whether a block has picture and text, and a sibling of its kind and size."""
+    """Return whether a block has picture and text, and a sibling with its tag and size."""
     element = page.elements[index]
     if element.fixed or element.tag in ("body", "main", "nav", "header", "footer", "ul", "ol"):
         return False
@@ -190,7 +192,7 @@ def _is_card(page: _Page, index: int) -> bool:
 
 
 def _by_looks(element: Element, name: str | None) -> str | None:
-    """Return the kind (bar, overlay, banner, text …) of an element whose tag has none."""
+    """Return the class (bar, dialog, banner, text …) of an element by its appearance."""
     width, height = _sides(element.box)
     if element.fixed and width >= 0.9 * WIDTH and height <= 0.2 * HEIGHT:
         return "navigation bar"
@@ -205,14 +207,13 @@ def _by_looks(element: Element, name: str | None) -> str | None:
     return None
 
 
-def _tight(page: _Page, index: int, kind: str | None) -> Box:
-    """Return the box of the lines for text, whose block spans the page; else the border box.
+def _tight(page: _Page, index: int, *, is_text: bool) -> Box:
+    """Return the box of a text's lines, since its block may span the page; else the border box.
 
-    Parts of the text count. For text whose strings are all in descendants it is the box of their
-    lines, unless there are pictures among them.
+    If all strings are in descendants, these give the lines, unless there are pictures among them.
     """
     element = page.elements[index]
-    if kind not in ("text", "heading", "link"):
+    if not is_text:
         return element.box
     below = page.below(index) if element.text_box is None else page.parts(index)
     lines = [item.text_box for item in below if item.text_box is not None and _seen(item)]
@@ -223,11 +224,11 @@ def _tight(page: _Page, index: int, kind: str | None) -> Box:
 
 
 def _distinct(labelled: Sequence[tuple[Box, str]]) -> list[tuple[Box, str]]:
-    """Drop all but the most specific of boxes that coincide; keep document order.
+    """Keep the most specific of boxes that coincide, in document order.
 
-    A user's own kinds come first.
+    Classes of a user's mapping take precedence.
     """
-    ranks = [_SPECIFIC.index(kind) if kind in _SPECIFIC else -1 for _, kind in labelled]
+    ranks = [_SPECIFIC.index(name) if name in _SPECIFIC else -1 for _, name in labelled]
     kept: list[int] = []
     for i in sorted(range(len(labelled)), key=ranks.__getitem__):
         if all(_iou(labelled[i][0], labelled[k][0]) <= _SAME for k in kept):

@@ -1,4 +1,4 @@
-"""Classes of elements by role, tag or input type; a TOML file may change them."""
+"""Map elements to classes by role, tag or input type; a TOML file can change the mapping."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ from now_builder.config import Strict, build, read_toml
 from now_builder.errors import ConfigError
 
 IGNORE = "ignore"
-"""Name in place of a class for boxes that are neither a class nor background."""
+"""Name of no class, for boxes that are not background either."""
 
 CLASSES: tuple[tuple[str, str], ...] = (
     ("text", "文本"), ("heading", "标题"), ("link", "链接"), ("button", "按钮"), ("icon", "图标"),
@@ -18,10 +18,10 @@ CLASSES: tuple[tuple[str, str], ...] = (
     ("list item", "列表项"), ("card", "卡片"), ("dialog", "弹窗"), ("media", "媒体"),
     ("page indicator", "页面指示器"),
 )  # fmt: skip
-"""English and Chinese name of each class; its place is its number.
+"""English and Chinese name of each class, by number.
 
 Differs:
-    The class names of MUI-zh, on which APT was trained, are not public; these are ours, as many.
+    The 18 class names of MUI-zh, on which APT was trained, are not public; these are ours.
 """
 
 NAMES = tuple(english for english, _ in CLASSES)
@@ -64,14 +64,14 @@ class ClassMapping(Strict):
     """Classes, and the mapping of a page's elements to them.
 
     Rules by appearance (a small image is an icon, a padded link a button, a repeated block a card)
-    take and return names of :data:`CLASSES`; ``looks`` then renames them.
+    use the names of :data:`CLASSES`; ``looks`` then renames the result.
 
     Attributes:
-        classes: English and Chinese name of each class; its place is its number.
+        classes: English and Chinese name of each class, by number.
         roles: Class by ARIA role; takes precedence.
-        tags: Class by tag, where the role has none.
+        tags: Class by tag, if the role has none.
         inputs: Class by the type of an ``<input>``; other types are ``input``.
-        looks: Class by name of :data:`CLASSES`, where it is not the name itself.
+        looks: Class by name of :data:`CLASSES`; others keep their names.
     """
 
     classes: tuple[tuple[str, str], ...] = Field(CLASSES, min_length=1)
@@ -82,34 +82,34 @@ class ClassMapping(Strict):
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """English names, in the order of their numbers."""
+        """English names by number."""
         return tuple(english for english, _ in self.classes)
 
     def final(self, name: str) -> str:
-        """Return the class that a name of :data:`CLASSES` stands for, or ``ignore``."""
+        """Return the class for a name of :data:`CLASSES`, or ``ignore``."""
         renamed = self.looks.get(name, name)
         return renamed if renamed in self.class_names else IGNORE
 
     def problems(self) -> Iterator[str]:
-        """Yield the problems of the fields that were set: field, found, expected."""
+        """Yield the problems of the fields that were set."""
         names, expected = self.class_names, ", ".join([*self.class_names, IGNORE])
         for place, name in enumerate(names):
             if name in ("", IGNORE) or name in names[:place]:
-                yield f"classes.{place}: found {name!r:.80}, expected a name of its own"
+                yield f"classes.{place}: found {name!r:.80}, expected a unique name"
         for key in self.looks.keys() - set(NAMES):
             yield f"looks.{key}: found {key!r:.80}, expected one of {', '.join(NAMES)}"
         for field in sorted(self.model_fields_set - {"classes"}):
-            known = {*names, IGNORE, *(() if field == "looks" else self.looks)}
+            allowed = {*names, IGNORE, *(() if field == "looks" else self.looks)}
             for key, name in getattr(self, field).items():
-                if name not in known:
+                if name not in allowed:
                     yield f"{field}.{key}: found class {name!r:.80}, expected one of {expected}"
 
 
 def read_mapping(path: Path) -> ClassMapping:
-    """Read a mapping file; its tables replace the default ones as a whole.
+    """Read a mapping file; each of its tables replaces the whole default table.
 
     Raises:
-        ConfigError: If it is missing, has an unknown field, or names a class that it lacks.
+        ConfigError: If it is missing, or has an unknown field or class.
     """
     mapping = build(ClassMapping, read_toml(path), str(path))
     for problem in mapping.problems():

@@ -1,4 +1,4 @@
-"""Captures to a label folder: boxes as COCO JSON."""
+"""Label captured pages and write the boxes as COCO JSON."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ _FORMAT = "now-labels/1"
 
 @dataclass(frozen=True, slots=True)
 class LabelSummary:
-    """Counts of a run of ``label``; ``fresh`` is false where the labels were there already."""
+    """Counts of a run of ``label``; ``fresh`` is false if the labels existed already."""
 
     labels: Path
     pages: int
@@ -52,11 +52,11 @@ def label_captures(
     settings: LabelSettings,
     force: bool = False,  # noqa: FBT001, FBT002 - every stage's switch
 ) -> LabelSummary:
-    """Label all captured pages; complete labels of the same input are left as they are.
+    """Label all captured pages; complete labels of the same input are kept.
 
     Raises:
         ConfigError: If the mapping is wrong, or existing labels are of other captures or settings.
-        FormatError: If the captures are missing or torn, or a file that is there is not ours.
+        FormatError: If the captures are missing or damaged, or an existing file is not of labels.
     """
     mapping = read_mapping(settings.mapping) if settings.mapping else DEFAULT
     plan = read_split(captures / "split.toml")
@@ -67,17 +67,17 @@ def label_captures(
     if path.exists():
         return _summarize(path, inputs)
     if labels.exists() and not labels.is_dir():
-        raise FormatError(labels, "found a file, expected a folder to write into")
+        raise FormatError(labels, "found a file, expected a folder")
     labels.mkdir(parents=True, exist_ok=True)
     remove_leftovers(labels)
     images: list[str] = []
     rows = boxes = 0
-    # Annotations wait on disk, not in memory; the file has no name, so a kill leaves none behind.
+    # Annotations are collected on disk, in a nameless file that no killed process leaves behind.
     with tempfile.TemporaryFile("w+", encoding="utf-8", dir=labels) as annotations:
         captured = (page for page in read_captures(captures) if page.key in sites)
         for capture in track_progress(captured, "label", total=len(sites)):
-            found = label(capture.elements, mapping)
-            if found is None or not found.boxes:
+            page_labels = label(capture.elements, mapping)
+            if page_labels is None or not page_labels.boxes:
                 continue
             key, site, number = capture.key, sites[capture.key], len(images) + 1
             image = {
@@ -85,8 +85,8 @@ def label_captures(
                 "height": HEIGHT, "key": key, "site": site, "pool": plan.pool_of(site, key),
             }  # fmt: skip
             images.append(_line(image))
-            boxes += len(found.boxes)
-            for row in _annotations(found, len(mapping.classes) + 1):
+            boxes += len(page_labels.boxes)
+            for row in _annotations(page_labels, len(mapping.classes) + 1):
                 rows += 1
                 content = _line({"id": rows, "image_id": number, **row})
                 annotations.write(f",\n{content}" if rows > 1 else content)
@@ -129,7 +129,7 @@ def _line(value: Any) -> str:
 
 
 def _survey(captures: Path, plan: SplitPlan, mapping: ClassMapping) -> tuple[dict[str, str], str]:
-    """Return the site of each captured page, and a hash of all that the labels depend on."""
+    """Return the site of each captured page, and a hash of all inputs of the labels."""
     settings = f"{plan.model_dump_json()}\t{mapping.model_dump_json()}"
     digest = hashlib.sha256(f"{_FORMAT}\t{__version__}\t{settings}\n".encode())
     sites = {}
@@ -146,16 +146,17 @@ def _survey(captures: Path, plan: SplitPlan, mapping: ClassMapping) -> tuple[dic
 
 
 def _summarize(path: Path, inputs: str) -> LabelSummary:
-    """Summarize labels that are complete from the second line of their file, which may be large."""
+    """Summarize complete labels from the second line of their file, which may be large."""
     try:
         with path.open(encoding="utf-8") as file:
             head = [file.readline() for _ in range(2)][1]
         info = json.loads("{" + head.rstrip(",\n") + "}")["info"]
-        found, counts = info["inputs"], (info["pages"], info["labelled"], info["boxes"])
+        old_inputs, counts = info["inputs"], (info["pages"], info["labelled"], info["boxes"])
     except (OSError, KeyError, TypeError, ValueError) as error:
-        raise FormatError(path, f"not written by label ({error!s:.200}); --force redoes") from None
-    if found != inputs:
+        problem = f"not written by label ({error!s:.200}). Give --force to replace it"
+        raise FormatError(path, problem) from None
+    if old_inputs != inputs:
         raise ConfigError(
-            f"{path.parent}: made of other captures, mapping or settings; --force starts over"
+            f"{path.parent}: made from other captures, mapping or settings. Give --force to redo it"
         )
     return LabelSummary(path.parent, *counts, fresh=False)

@@ -1,4 +1,4 @@
-"""The APT-style detector: proposals, region embeddings, prompts tuned by pixels and text."""
+"""Define the APT-style detector: proposals, region embeddings, prompts tuned by each region."""
 
 from collections.abc import Sequence
 
@@ -18,24 +18,24 @@ from now_builder.formats.shard import HEIGHT, WIDTH
 
 
 class ModelConfig(Strict):
-    """The architecture, stored beside the weights.
+    """Architecture, stored in the weights' JSON.
 
     Attributes:
-        input_size: Width and height, in px, to which screenshots are scaled.
+        input_size: Width and height in px to which screenshots are scaled.
         layers: Number of blocks in each layer of the backbone.
-        width: Channels of the backbone behind the stem.
+        width: Channels of the backbone after the stem.
         outputs: Width of the attention-pooled embedding, before the projection to 768.
-        side: Cells a side of a region behind layer 4.
-        sampling: Points a side in each cell of twice that grid, as RoIAlign reads it.
+        side: Cells per side of a region after layer 4; RoIAlign gives twice as many before it.
+        sampling: RoIAlign's sampling points per side of a cell.
         layer3_stride: 2 as published, 1 for small inputs.
-        rpn_channels: Channels of the pyramid on which boxes are proposed.
+        rpn_channels: Channels of the pyramid for proposals.
         candidates: Anchors kept before suppression.
         overlap: IoU above which suppression drops the weaker of two boxes; lower than the usual 0.7
             since so few are embedded.
         proposals: Boxes kept after suppression in training.
         temperature: Divisor of the cosines.
-        patches: Whether stored features have :class:`PatchFeatures` beside the embedding.
-        words: Whether these have the words that the detector reads.
+        patches: Whether stored features include :class:`PatchFeatures`.
+        words: Whether these include the words that the detector reads.
     """
 
     size: str
@@ -56,7 +56,7 @@ class ModelConfig(Strict):
 
 
 PROPOSALS = 100
-"""Number of boxes a page that are embedded."""
+"""Number of boxes per page that are embedded."""
 
 PAPER = ModelConfig(
     size="paper",
@@ -91,16 +91,16 @@ TINY = ModelConfig(
 
 
 class PromptTuner(nn.Module):
-    r"""Cosines between regions and class prompts that each region tunes by its pixels and its text.
+    r"""Compute cosines between regions and class prompts that each region adjusts.
 
-    To each prompt ``t`` it adds one vector per region,
-    :math:`\hat t = t + W_2 \mathrm{ReLU}(W_1 [v; o])`, which begins as zero.
+    To each prompt ``t`` it adds a vector of the region's pixels ``v`` and text ``o``,
+    :math:`\hat t = t + W_2 \mathrm{ReLU}(W_1 [v; o])`, which is zero before training.
 
     Source:
         APT (Gu et al., CVPR 2023): frozen prompts adjusted by visual and OCR embeddings.
 
     Differs:
-        APT's formula is not public in a form we could read; this one is ours.
+        The exact formula of APT was not available to us; this one is ours.
     """
 
     def __init__(self, dimension: int = DIMENSION) -> None:
@@ -116,9 +116,9 @@ class PromptTuner(nn.Module):
         text: Float[Tensor, "n d"],
         prompts: Float[Tensor, "classes d"],
     ) -> Float[Tensor, "n classes"]:
-        """Return the cosine of each region with each of its tuned prompts; all are unit vectors."""
+        """Return the cosine of each region with each adjusted prompt; inputs are unit vectors."""
         shift = self.expand(F.relu(self.reduce(torch.cat([visual, text], dim=1))))
-        # |t + β|² and v·(t + β) in matrix products, without a tensor of regions x classes x d.
+        # |t + β|² and v·(t + β) as matrix products, without a tensor of regions x classes x d.
         squared = (
             torch.ones_like(shift) @ prompts.square().T
             + 2 * shift @ prompts.T
@@ -130,7 +130,7 @@ class PromptTuner(nn.Module):
 
 
 class AptDetector(nn.Module):
-    """The whole model; its backbone's parameters are named ``visual.*`` as in OpenAI's CLIP.
+    """The complete detector; the backbone's parameters are named ``visual.*`` as in OpenAI's CLIP.
 
     Source:
         APT (Gu et al., CVPR 2023); region branch and classifier as in RegionCLIP (Zhong et al.,
@@ -138,8 +138,8 @@ class AptDetector(nn.Module):
         prompts, background as a zero logit, class-agnostic box regression.
 
     Differs:
-        The projection to 768 is ours (CLIP's joint space has 1,024), and so are the pyramid, the
-        anchors, and that where a region lies and how large it is counts for its class.
+        Ours are the projection to 768 (CLIP's joint space has 1,024), the pyramid, the anchors, and
+        the use of a region's place and size for its class.
     """
 
     prompts: Tensor
@@ -172,21 +172,21 @@ class AptDetector(nn.Module):
         self.patches = PatchFeatures(words=config.words) if config.patches else None
 
     def maps(self, pixels: Float[Tensor, "n 3 h w"] | UInt8[Tensor, "n 3 h w"]) -> PageMaps:
-        """Compute the maps of screenshots of the input size: bytes, or values in [0, 1]."""
+        """Compute the maps of screenshots of the input size, in [0, 255] or floats in [0, 1]."""
         if not pixels.is_floating_point():
             pixels = pixels.float().div_(255)
         maps: PageMaps = self.neck(self.visual.features(pixels))
         return maps
 
     def propose(self, maps: PageMaps, count: int = PROPOSALS) -> list[Proposals]:
-        """Return at most ``count`` class-agnostic boxes of each page."""
+        """Return at most ``count`` class-agnostic boxes per page."""
         objectness, deltas, anchors = self.rpn(maps)
         return self.rpn.propose(objectness, deltas, anchors, count)
 
     def pool(
         self, maps: PageMaps, regions: Sequence[Float[Tensor, "_ 4"]]
     ) -> Float[Tensor, "all outputs"]:
-        """Embed the regions of each page, all pages' regions in one batch."""
+        """Embed the regions of all pages in one batch."""
         crops = align(
             maps.regions,
             regions,
@@ -202,7 +202,7 @@ class AptDetector(nn.Module):
         text: Float[Tensor, "n 768"],
         boxes: Float[Tensor, "n 4"],
     ) -> Float[Tensor, "n kinds"]:
-        """Return class logits of projected regions; the last is the background's, always zero."""
+        """Return class logits of projected regions; the last, for background, is always zero."""
         placed = embedded + self.placing(geometry.describe(boxes, self.config.input_size))
         cosines = self.tuner(F.normalize(placed, dim=1), text, self.prompts)
         return F.pad(cosines / self.config.temperature, (0, 1))
@@ -213,9 +213,9 @@ class AptDetector(nn.Module):
         screenshots: UInt8[Tensor, "n 3 h w"],
         regions: Sequence[Float[Tensor, "_ 4"]],
     ) -> Float[Tensor, "all 768"]:
-        """Map the projected regions of all pages to the features that are stored, from pixels only.
+        """Map projected regions to the stored features, which depend on pixels only.
 
-        The map was fitted in training on the train pool's regions.
+        The map was fitted to regions of the train pool.
         """
         if self.patches is None:
             stored: Tensor = (embedded - self.centre) @ self.whiten
@@ -231,23 +231,22 @@ def align(
     scale: float,
     points: int,
 ) -> Float[Tensor, "all c cells cells"]:
-    """Read regions of maps, bilinearly, averaged over ``points`` x ``points`` points a cell.
+    """Crop regions from maps by RoIAlign.
 
     Args:
-        maps: Feature maps, one of each page.
+        maps: Feature maps, one per page.
         regions: Boxes of each page, in px.
-        cells: A side of each region.
+        cells: Cells per side of each region.
         scale: Map cells per px.
-        points: A side of each cell.
+        points: Sampling points per side of each cell; they are averaged.
 
     Source:
         Mask R-CNN (He et al., ICCV 2017), with the half-pixel shift of detectron2.
 
     Differs:
-        Without gradients on a CPU, each cell is a sum over the 4 ``points``² map cells that its
-        points lie between: ``embedding_bag``, which uses all cores, reads maps whose channels
-        stand side by side, and writes crops that convolutions take as they are. torchvision's
-        operator does the same on one core, channel by channel.
+        Without gradients on a CPU, each cell is a sum over the 4 ``points``² map cells around its
+        points by ``embedding_bag``, which uses all cores and the ``channels_last`` layout of maps
+        and crops; torchvision's operator works on one core, channel by channel.
     """
     if maps.device.type != "cpu" or torch.is_grad_enabled():
         crops: Tensor = roi_align(maps.float(), list(regions), cells, scale, points, aligned=True)
@@ -273,7 +272,7 @@ def align(
 def _between(
     low: Tensor, high: Tensor, length: int, cells: int, points: int
 ) -> tuple[Tensor, Tensor]:
-    """Along one axis: the two map cells that each point lies between, and its share of each."""
+    """Return the two map cells around each point along one axis, and their weights."""
     steps = (torch.arange(cells * points) + 0.5) / (cells * points)
     place = low[:, None] + steps * (high - low)[:, None]
     inside = (place >= -1) & (place <= length)

@@ -1,4 +1,4 @@
-"""CLIP's modified ResNet, cut behind layer 3 (C4), with the published parameter names."""
+"""Define CLIP's modified ResNet, split after layer 3 (C4), with the published parameter names."""
 
 import warnings
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _HUB_FILES = ("open_clip_model.safetensors", "model.safetensors")
 
 
 class Bottleneck(nn.Module):
-    """A residual block whose stride is an average pooling, so that it does not alias."""
+    """A residual block with average pooling for its stride, against aliasing."""
 
     def __init__(self, inputs: int, planes: int, stride: int = 1) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Bottleneck(nn.Module):
 
 
 class AttentionPool(nn.Module):
-    """Pool a map to one vector by attention, with its mean as the query.
+    """Pool a map to one vector by attention; the query is its mean.
 
     Source:
         CLIP (Radford et al., ICML 2021), Sec. 2.4.
@@ -73,12 +73,12 @@ class AttentionPool(nn.Module):
         tokens = x.flatten(2).transpose(1, 2)
         tokens = torch.cat([tokens.mean(dim=1, keepdim=True), tokens], dim=1)
         tokens = tokens + self.positional_embedding.to(tokens.dtype)
-        # With a single query the key and value projections move behind the sum over cells:
-        # q · (K t) = (Kᵀ q) · t and Σ a (V t) = V (Σ a t), once per region instead of per cell. The
-        # keys' bias adds the same to every cell, so it falls out of the softmax.
+        # A single query allows to project once per region instead of once per cell:
+        # q · (K t) = (Kᵀ q) · t and Σ a (V t) = V (Σ a t). The keys' bias adds the same to every
+        # cell, so the softmax cancels it.
         query = self.q_proj(tokens[:, 0]).reshape(len(x), self.heads, -1)
-        asked = torch.einsum("nhd,hdc->nhc", query, self._per_head(self.k_proj.weight))
-        logits = asked @ tokens.transpose(1, 2) / query.shape[2] ** 0.5
+        projected = torch.einsum("nhd,hdc->nhc", query, self._per_head(self.k_proj.weight))
+        logits = projected @ tokens.transpose(1, 2) / query.shape[2] ** 0.5
         weights = logits.softmax(dim=2, dtype=torch.float32).to(tokens.dtype)
         values = torch.einsum("nhc,hdc->nhd", weights @ tokens, self._per_head(self.v_proj.weight))
         values = values.flatten(1) + self.v_proj.bias
@@ -142,7 +142,7 @@ class ModifiedResNet(nn.Module):
         return maps
 
     def pool(self, regions: Float[Tensor, "n c i i"]) -> Float[Tensor, "n outputs"]:
-        """Embed region crops of the C4 map (twice the head's side)."""
+        """Embed region crops of the C4 map, of twice the head's side."""
         pooled: Tensor = self.attnpool(self.layer4(regions))
         return pooled
 
@@ -154,17 +154,17 @@ def _layer(inputs: int, planes: int, blocks: int, stride: int) -> nn.Sequential:
 
 
 def load_clip(visual: ModifiedResNet, source: str) -> None:
-    """Load CLIP's image tower into ``visual``, name by name.
+    """Load CLIP's image tower into ``visual``, by parameter names.
 
     Args:
         visual: A tower of the same architecture.
         source: A file or a hub name such as ``timm/resnet50_clip.openai``. Files: safetensors, a
-            state dict by ``torch.save`` (as open_clip's), or OpenAI's own TorchScript ``RN50.pt``;
-            of the tower alone or, prefixed ``visual.``, of the whole model.
+            state dict by ``torch.save`` (as open_clip's), or OpenAI's TorchScript ``RN50.pt``; of
+            the tower alone or, with the prefix ``visual.``, of the whole model.
 
     Raises:
-        ConfigError: If the name is not a file and cannot be had from a hub.
-        FormatError: If the file is torn, or a parameter is missing or has another shape.
+        ConfigError: If the name is not a file and cannot be downloaded from the hub.
+        FormatError: If the file is damaged, or a parameter is missing or has another shape.
     """
     path = Path(source) if Path(source).is_file() else _from_hub(source)
     counter = "num_batches_tracked"
@@ -179,7 +179,7 @@ def load_clip(visual: ModifiedResNet, source: str) -> None:
 
 
 def _visual_state(path: Path) -> dict[str, Tensor]:
-    """Read the image tower's tensors; a whole model's carry the prefix ``visual.``."""
+    """Read the image tower's tensors; a whole model has them under the prefix ``visual.``."""
     loaded: Any
     try:
         if not is_zipfile(path):
@@ -191,7 +191,7 @@ def _visual_state(path: Path) -> dict[str, Tensor]:
             loaded = module.state_dict()
         else:
             loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # noqa: BLE001 - a torn pickle leads to any of them
+    except Exception as error:  # noqa: BLE001 - a damaged pickle can raise any
         reason = " ".join(f"{error or type(error).__name__}".split())
         problem = f"not a readable safetensors or PyTorch file ({reason:.200})"
         raise FormatError(path, problem) from None
@@ -203,7 +203,7 @@ def _visual_state(path: Path) -> dict[str, Tensor]:
 
 
 def _from_hub(name: str) -> Path:
-    # Late, because a run from a file or from scratch needs no hub.
+    # Imported here, because a run from a file or from scratch needs no hub.
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
@@ -214,5 +214,5 @@ def _from_hub(name: str) -> Path:
         except (HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
             problem = " ".join(f"{error or type(error).__name__}".split())
     raise ConfigError(
-        f"clip_weights {name!r}: neither a file nor a hub name that can be had ({problem:.200})"
+        f"clip_weights {name!r}: not a file, and not to be downloaded from the hub ({problem:.200})"
     )

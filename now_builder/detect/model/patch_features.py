@@ -1,4 +1,4 @@
-"""Patch features: the small patterns that a region is made of, and the words that it shows."""
+"""Compute patch features: counts of small patterns in a region, and its words."""
 
 from collections.abc import Iterable, Sequence
 
@@ -14,35 +14,35 @@ from now_builder.detect.pixels import window_means
 from now_builder.formats import word_vectors
 
 SIDE = 8
-"""Side of a pattern, px: about half a character of body text at 360 px a screen."""
+"""Side of a pattern in px: about half a character of body text on a screen 360 px wide."""
 STRIDE = 2
 PATTERNS = 256
-"""Number of patterns of each kind."""
+"""Number of patterns of strokes, and of shapes."""
 SHARES = (DIMENSION - 2 * PATTERNS, PATTERNS, PATTERNS)
-"""How the 768 stored numbers are divided: embedding, strokes, shapes."""
+"""Columns of embedding, strokes and shapes among the 768 stored numbers."""
 SHARES_WITH_WORDS = (128, 192, 192)
-"""The same where words follow, which take the rest."""
+"""The same if words follow in the other columns."""
 WEIGHTS = (1.0, 4.0, 4.0)
-"""Lengths of the three: the embedding of a network trained for minutes holds more of a site's style
-than of what its pages show."""
+"""Norms of the three; the embedding of a network trained for minutes describes the style of a site
+more than the contents of its pages."""
 WORDS = slice(DIMENSION - word_vectors.WIDTH, DIMENSION)
 """Columns of the words among the stored numbers."""
 WORDS_LENGTH = 4.0
-"""Length of the words of a region that shows many letters."""
+"""Norm of the words of a region with many letters."""
 _LETTERS = 24.0
-"""Length of a sum of letters' vectors at which the stored one is half as long as it can be."""
+"""Norm of a sum of letters' vectors at which the stored norm is half its maximum."""
 
 _FLAT = 0.1
-"""Root mean square contrast, of pixel values in [0, 1], below which patches are left out."""
+"""Minimum contrast of a patch: root mean square deviation of pixel values in [0, 1]."""
 _HALF = 2
 _SAMPLES = 160
 _ROUNDS = 25
 _AT_ONCE = 1024
-"""Patches that are compared with the patterns at once."""
+"""Patches that are compared with the patterns in one product."""
 
 
 class Block(nn.Module):
-    """A fixed map of one kind of features to unit vectors: centred, partly whitened, cut."""
+    """Map features to unit vectors: centre, whiten partly, reduce the dimension."""
 
     centre: Tensor
     matrix: Tensor
@@ -58,7 +58,7 @@ class Block(nn.Module):
         return unit
 
     def fit(self, rows: Float[Tensor, "n inputs"], floor: float = 1e-4) -> None:
-        """Fit to the widest directions of some rows, each divided by the root of its deviation."""
+        """Fit to the directions of largest variance, each divided by the variance's fourth root."""
         wide = rows.double()
         centre = wide.mean(dim=0)
         spread, axes = torch.linalg.eigh((wide - centre).T @ (wide - centre) / len(wide))
@@ -70,7 +70,7 @@ class Block(nn.Module):
 
 
 class Patterns(nn.Module):
-    """Small patterns, learned from screenshots, and how often each occurs in a region.
+    """Count how often small patterns, learned from screenshots, occur in a region.
 
     Source:
         Patterns: k-means features (Coates, Ng and Lee, AISTATS 2011); counts: bags of visual words
@@ -88,7 +88,7 @@ class Patterns(nn.Module):
     def forward(
         self, pages: Float[Tensor, "n 3 h w"], regions: Sequence[Float[Tensor, "_ 4"]]
     ) -> Float[Tensor, "all patterns"]:
-        """Return the root of each pattern's share among the patches of each region."""
+        """Return the square root of each pattern's share of the patches in each region."""
         rows = []
         for page, boxes in zip(pages, regions, strict=True):
             seen = self._nearest(page)
@@ -103,7 +103,7 @@ class Patterns(nn.Module):
     def fit(self, pages: Iterable[Float[Tensor, "3 h w"]], seed: int) -> None:
         """Learn the patterns from screenshots by spherical k-means.
 
-        Nothing changes where there are fewer patches than patterns.
+        Nothing changes if there are fewer patches than patterns.
         """
         generator = torch.Generator().manual_seed(seed)
         chosen = []
@@ -125,25 +125,25 @@ class Patterns(nn.Module):
         self.centres.copy_(centres)
 
     def _nearest(self, page: Float[Tensor, "3 h w"]) -> Int[Tensor, "i j"]:
-        """Return the nearest pattern at each place; one more number stands for flat patches."""
+        """Return the nearest pattern at each place; ``PATTERNS`` for flat patches."""
         patches, places, shape = self._patches(page)
         seen = torch.full((shape[0] * shape[1],), PATTERNS, device=page.device)
-        # centred patches, or centred patterns: the products are the same
+        # centring the patterns instead of the patches gives the same products
         centred = self.centres - self.centres.mean(dim=1, keepdim=True)
         seen[places] = _nearest_pattern(patches, centred)
         return seen.view(shape)
 
     def _patches(self, page: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
-        """Cut a page into overlapping patches, those that are not flat.
+        """Cut out the overlapping patches of a page that are not flat.
 
-        Most patches of most pages are flat, so their contrast is found before they are cut out.
+        Most are flat, so their contrast is computed before they are cut out.
 
         Returns:
-            The patches, their places in a row, and how many places there are down and across.
+            The patches, their places by number, and the number of places down and across.
         """
         seen = page.mean(dim=0, keepdim=True) if self.channels == 1 else page
         moments = torch.stack([seen.mean(dim=0), seen.square().mean(dim=0)])
-        halved = window_means(moments, STRIDE, STRIDE)  # the means of patches, in two steps
+        halved = window_means(moments, STRIDE, STRIDE)  # means of patches, in two steps
         mean, square = window_means(halved, SIDE // STRIDE, 1)
         places = torch.nonzero((square - mean.square() >= _FLAT**2).flatten())[:, 0]
         windows = _windows(seen)
@@ -154,8 +154,8 @@ class Patterns(nn.Module):
 def _nearest_pattern(patches: Tensor, centred: Tensor) -> Tensor:
     """Return the pattern with the largest product with each patch.
 
-    On a CPU in parts that fit its cache, and by NumPy's ``argmax``, three times as fast as
-    PyTorch's.
+    On a CPU it works in parts that fit the cache, with NumPy's ``argmax``, which is three times as
+    fast as PyTorch's.
     """
     if patches.device.type != "cpu":
         return (patches @ centred.T).argmax(dim=1)
@@ -164,7 +164,7 @@ def _nearest_pattern(patches: Tensor, centred: Tensor) -> Tensor:
 
 
 def _windows(page: Float[Tensor, "channels h w"]) -> Float[Tensor, "across down channels values"]:
-    """View a page as overlapping patches, each channel of a patch in one run of memory."""
+    """View a page as overlapping patches, with contiguous memory for each channel of a patch."""
     channels, height, _ = page.shape
     columns = page.unfold(2, SIDE, STRIDE).permute(2, 0, 1, 3).contiguous()
     down = (height - SIDE) // STRIDE + 1
@@ -173,16 +173,15 @@ def _windows(page: Float[Tensor, "channels h w"]) -> Float[Tensor, "across down 
 
 
 class PatchFeatures(nn.Module):
-    """Features of regions from their pixels alone, beside the embedding of a small network.
+    """Complete the embedding of a small network by patterns and words from the pixels.
 
-    A network of some hundred thousand parameters, trained for minutes on a few hundred pages,
-    forgets whatever its losses do not ask for. Grey patterns of the screenshot keep the strokes of
-    the writing, and so its script; colour patterns of one half as large keep the shapes of
-    pictures; and a reader (:class:`WordReader`), if there is one, keeps the words.
+    A network of some hundred thousand parameters, trained for minutes on a few hundred pages, only
+    keeps what its losses require. Grey patterns keep the strokes of the writing, and so its script;
+    colour patterns at half the resolution keep the shapes of pictures; an optional
+    :class:`WordReader` keeps the words.
 
     Differs:
-        APT has nothing of the kind: its backbone is pre-trained by CLIP. The paper size goes
-        without.
+        Not in APT, whose backbone is pre-trained by CLIP; the paper size does not use it.
     """
 
     def __init__(self, *, words: bool = False) -> None:
@@ -196,7 +195,7 @@ class PatchFeatures(nn.Module):
 
     @property
     def blocks(self) -> tuple[Block, Block, Block]:
-        """The maps of the three kinds of features that are fitted."""
+        """The fitted maps of embedding, strokes and shapes."""
         return self.of_network, self.of_strokes, self.of_shapes
 
     def forward(
@@ -205,9 +204,9 @@ class PatchFeatures(nn.Module):
         screenshots: UInt8[Tensor, "n 3 h w"],
         regions: Sequence[Float[Tensor, "_ 4"]],
     ) -> Float[Tensor, "all 768"]:
-        """Join the kinds of features of each region.
+        """Join the features of each region.
 
-        Without words, rows have a mean square of 1 per number; those add to it.
+        Without words, rows have a mean square of 1 per number; words add to it.
         """
         described = self.describe(embedded, screenshots, regions)
         parts = [
@@ -216,11 +215,11 @@ class PatchFeatures(nn.Module):
         ]
         if self.words is not None:
             sums = self.words(screenshots, regions)
-            # Their length grows with the text, to 1 at most before it is scaled.
+            # The norm grows with the text, up to 1 before scaling.
             parts.append(WORDS_LENGTH * (sums / (sums.norm(dim=1, keepdim=True) + _LETTERS)))
         energy = sum(weight**2 for weight in WEIGHTS)
         joined = torch.cat(parts, dim=1) * (DIMENSION / energy) ** 0.5
-        return F.pad(joined, (0, DIMENSION - joined.shape[1]))  # where words are left out
+        return F.pad(joined, (0, DIMENSION - joined.shape[1]))  # if words are left out
 
     def describe(
         self,
@@ -228,13 +227,13 @@ class PatchFeatures(nn.Module):
         screenshots: UInt8[Tensor, "n 3 h w"],
         regions: Sequence[Float[Tensor, "_ 4"]],
     ) -> tuple[Float[Tensor, "all 768"], Float[Tensor, "all p"], Float[Tensor, "all p"]]:
-        """Compute the three kinds of features, before :class:`Block` maps them."""
+        """Compute embedding, strokes and shapes before :class:`Block` maps them."""
         large, small = _scales(screenshots)
         shapes = self.shapes(small, [boxes / _HALF for boxes in regions])
         return embedded, self.strokes(large, regions), shapes
 
     def fit_patterns(self, pages: Sequence[UInt8[Tensor, "3 h w"]], seed: int) -> None:
-        """Learn both kinds of pattern from screenshots."""
+        """Learn the patterns of strokes and shapes from screenshots."""
         self.strokes.fit((_scales(page[None])[0][0] for page in pages), seed)
         self.shapes.fit((_scales(page[None])[1][0] for page in pages), seed)
 

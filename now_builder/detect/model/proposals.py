@@ -1,4 +1,4 @@
-"""Region proposals: a pyramid above the C4 map, and anchors in the shapes of page elements."""
+"""Propose regions with a pyramid on the C4 map and anchors in the shapes of page elements."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,8 +18,8 @@ SHAPES = (
     (1, 96, 96), (1, 300, 112), (1, 640, 128),
     (2, 220, 220), (2, 660, 300), (2, 660, 680),
 )  # fmt: skip
-"""Level of the pyramid, width and height in px of a screen of 720 x 1280: icons, words, lines and
-headings; pictures, rows and cards; banners and dialogs."""
+"""Pyramid level, width and height of each anchor shape, in px of a 720 x 1280 screen: icons, words,
+lines and headings; pictures, rows and cards; banners and dialogs."""
 _RARE = -4.6
 """Initial logit of the objectness: one anchor in a hundred (Lin et al., ICCV 2017, Sec. 4.1)."""
 
@@ -28,8 +28,8 @@ class PageMaps(NamedTuple):
     """Feature maps of pages.
 
     Attributes:
-        regions: C4 with its surroundings added, from which regions are embedded.
-        levels: Maps at one, two and four times the stride of C4, on which boxes are proposed.
+        regions: C4 plus context, for the embedding of regions.
+        levels: Maps at one, two and four times the stride of C4, for proposals.
     """
 
     regions: Float[Tensor, "n c i j"]
@@ -41,9 +41,9 @@ class Anchors:
     """Anchors of a page, level by level.
 
     Attributes:
-        boxes: In input px.
+        boxes: Boxes in input px.
         shape: Index of each anchor's shape.
-        stride: Input px between each anchor and the next of its shape.
+        stride: Distance in input px to the next anchor of the same shape.
         shapes: Widths and heights of the shapes in input px.
     """
 
@@ -58,7 +58,7 @@ class Proposals:
     """Class-agnostic boxes of one page, best first, in detector input px.
 
     Attributes:
-        scores: Probability, in [0, 1], that a box holds anything at all.
+        scores: Probability, in [0, 1], that a box shows an element.
     """
 
     boxes: Float[Tensor, "n 4"]
@@ -66,14 +66,14 @@ class Proposals:
 
 
 class Pyramid(nn.Module):
-    """Maps at several strides from C4, each with the coarser ones added.
+    """Compute maps at several strides from C4, each with the coarser ones added.
 
     Source:
         Feature pyramid networks (Lin et al., CVPR 2017).
 
     Differs:
-        It stands on C4 alone, one more stride is computed for its surroundings only, and what the
-        finest level has learned is added to C4, so that regions too are read with surroundings.
+        The only input is C4; the coarsest map is used for context only; and the finest level is
+        added to C4, so that regions are embedded with context.
     """
 
     def __init__(self, channels: int, width: int) -> None:
@@ -99,15 +99,15 @@ class Pyramid(nn.Module):
 
 
 class RegionProposals(nn.Module):
-    """Propose boxes: of every anchor, how well its box will lie on an element, and that box.
+    """Predict for every anchor a box and its objectness, the expected overlap with an element.
 
     Source:
         Faster R-CNN (Ren et al., NeurIPS 2015), Sec. 3.1; the quality of a box as its objectness:
         generalized focal loss (Li et al., NeurIPS 2020).
 
     Differs:
-        Anchors have the shapes of page elements, wide and flat most of them, not a grid of sizes
-        and ratios; small ones are on the fine level alone.
+        Anchors have the shapes of page elements, most of them wide and flat, instead of a grid of
+        sizes and ratios; small ones are only on the fine level.
     """
 
     def __init__(
@@ -140,23 +140,23 @@ class RegionProposals(nn.Module):
 
     def anchors(self, maps: PageMaps) -> Anchors:
         """Return the anchors for maps of this size and device."""
-        known, device = self._anchors, maps.regions.device
+        cached, device = self._anchors, maps.regions.device
         grids = [(int(level.shape[2]), int(level.shape[3])) for level in maps.levels]
         count = sum(
             rows * columns * sum(level == at for level, *_ in SHAPES)
             for at, (rows, columns) in enumerate(grids)
         )
-        if known is not None and len(known.boxes) == count and known.boxes.device == device:
-            return known
+        if cached is not None and len(cached.boxes) == count and cached.boxes.device == device:
+            return cached
         scale = self.size[0] / WIDTH
         shapes = torch.tensor([size for _, *size in SHAPES], device=device) * scale
         boxes, shape, strides = [], [], []
         for at, grid in enumerate(grids):
             places = [i for i, (level, *_) in enumerate(SHAPES) if level == at]
-            own = torch.tensor(places, device=device)
+            of_level = torch.tensor(places, device=device)
             stride = self.stride * 2**at
-            boxes.append(geometry.anchors(grid, stride, shapes[own]))
-            shape.append(own.repeat(grid[0] * grid[1]))
+            boxes.append(geometry.anchors(grid, stride, shapes[of_level]))
+            shape.append(of_level.repeat(grid[0] * grid[1]))
             strides.append(torch.full((len(boxes[-1]),), float(stride)))
         self._anchors = Anchors(
             torch.cat(boxes), torch.cat(shape).to(device), torch.cat(strides).to(device), shapes
@@ -173,10 +173,10 @@ class RegionProposals(nn.Module):
         """Keep the best boxes of each page after class-agnostic suppression, by objectness."""
         best, places = objectness.float().topk(min(self.candidates, objectness.shape[1]), dim=1)
         offsets = deltas.gather(1, places[:, :, None].expand(-1, -1, 4)).float()
-        found = geometry.decode(offsets.flatten(0, 1), anchors.boxes[places.flatten()])
-        found = geometry.clip(found, self.size).reshape(offsets.shape)
+        decoded = geometry.decode(offsets.flatten(0, 1), anchors.boxes[places.flatten()])
+        decoded = geometry.clip(decoded, self.size).reshape(offsets.shape)
         pages = []
-        for boxes, logits in zip(found, best, strict=True):
+        for boxes, logits in zip(decoded, best, strict=True):
             kept = nms(boxes, logits, self.overlap)[:count]
             pages.append(Proposals(boxes[kept], logits[kept].sigmoid()))
         return pages

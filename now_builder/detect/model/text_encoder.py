@@ -1,4 +1,4 @@
-"""Text to 768-d vectors by hashed n-grams or a transformer; strings of a page, by region."""
+"""Embed text as 768-d vectors by hashed n-grams or a transformer, and link it to regions."""
 
 import hashlib
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from now_builder.formats.shard import HEIGHT, WIDTH, Element
 
 DIMENSION = 768
 _KEPT = 16_384
-"""Strings whose vectors are kept: 50 MB."""
+"""Number of cached strings; their vectors need 50 MB."""
 
 
 @runtime_checkable
@@ -34,10 +34,10 @@ class TextEncoder(Protocol):
 
 
 class HashedNgrams:
-    """Unit vectors from hashed character n-grams: no weights, the same on every machine.
+    """Embed text by hashed character n-grams: no weights, the same on every machine.
 
-    Strings that share characters are near each other; nothing is known of meaning. Every n-gram of
-    one to three characters adds a sign to four places chosen by a seeded hash.
+    Strings with common characters are near each other, whatever they mean. Every n-gram of one to
+    three characters adds a sign at four places chosen by a seeded hash.
 
     Source:
         Feature hashing (Weinberger et al., ICML 2009).
@@ -45,11 +45,11 @@ class HashedNgrams:
 
     def __init__(self, seed: int = 0) -> None:
         self.seed, self.name = seed, f"hash:{seed}"
-        self._known = lru_cache(_KEPT)(self._vector)
+        self._cached_vector = lru_cache(_KEPT)(self._vector)
 
     def encode(self, texts: Sequence[str]) -> Float[Tensor, "texts 768"]:
-        """Embed strings; those seen lately are not computed again."""
-        rows = [self._known(text) for text in texts]
+        """Embed strings; recent ones are cached."""
+        rows = [self._cached_vector(text) for text in texts]
         return torch.from_numpy(np.stack(rows)) if rows else torch.zeros(0, DIMENSION)
 
     def _vector(self, text: str) -> np.ndarray:
@@ -72,10 +72,10 @@ class HashedNgrams:
 
 
 class HubEncoder:
-    """A pretrained transformer by hub name or folder; masked mean of its last layer.
+    """Embed text by a pretrained transformer (hub name or folder): masked mean of its last layer.
 
     Raises:
-        ConfigError: If the model cannot be had or its width is not 768.
+        ConfigError: If the model cannot be loaded or its width is not 768.
     """
 
     def __init__(self, name: str, device: torch.device | str = "cpu") -> None:
@@ -114,7 +114,7 @@ def make_text_encoder(name: str, device: torch.device | str = "cpu") -> TextEnco
     """Make the encoder of a name: ``hash:<seed>``, a hub name, or a folder.
 
     Raises:
-        ConfigError: If the name is malformed or the model cannot be had.
+        ConfigError: If the name is malformed or the model cannot be loaded.
     """
     if name != "hash" and not name.startswith("hash:"):
         return HubEncoder(name, device)
@@ -130,7 +130,7 @@ TEMPLATES = ("{english}", "a {english} in a mobile web page", "网页中的{chin
 def embed_prompts(
     encoder: TextEncoder, names: Sequence[tuple[str, str]]
 ) -> Float[Tensor, "classes 768"]:
-    """Embed class prompts: the mean over templates in English and Chinese, of unit length."""
+    """Embed class prompts as unit vectors, averaged over English and Chinese templates."""
     texts = [t.format(english=english, chinese=zh) for english, zh in names for t in TEMPLATES]
     vectors = encoder.encode(texts).reshape(len(names), len(TEMPLATES), DIMENSION)
     return F.normalize(vectors.mean(dim=1), dim=1)
@@ -140,10 +140,7 @@ LINK_THRESHOLD = 0.5
 
 
 def dom_text_boxes(elements: Sequence[Element]) -> list[TextBox]:
-    """Return the strings that are visible on a page.
-
-    Only elements of the body have boxes, so neither ``<title>`` nor ``<meta>`` is among them.
-    """
+    """Return the visible strings of a page; never those of ``<title>`` or ``<meta>``."""
     return [
         TextBox(element.text, element.text_box)
         for element in elements
@@ -156,9 +153,9 @@ def linked_embeddings(
     texts: Float[Tensor, "texts 4"],
     vectors: Float[Tensor, "texts 768"],
 ) -> Float[Tensor, "regions 768"]:
-    """Average the embeddings of the strings linked to each region, to unit length; else zero.
+    """Return the normalised mean embedding of the strings linked to each region; zero without any.
 
-    A string belongs to a region where their intersection over minimum is above one half.
+    A string is linked to a region if their intersection over minimum is above one half.
     """
     if not len(texts):
         return regions.new_zeros(len(regions), DIMENSION)
@@ -169,7 +166,7 @@ def linked_embeddings(
 def embed_text_boxes(
     encoder: TextEncoder, boxes: Sequence[TextBox], scale: tuple[float, float]
 ) -> tuple[Float[Tensor, "texts 4"], Float[Tensor, "texts 768"]]:
-    """Return boxes, scaled from image px to detector input px, and embeddings of text boxes."""
+    """Return the boxes, scaled from image px to detector input px, and embeddings of strings."""
     places = torch.tensor([box.box for box in boxes], dtype=torch.float32).reshape(-1, 4)
     factors = torch.tensor([*scale, *scale], dtype=torch.float32)
     return places * factors, encoder.encode([box.text for box in boxes])
@@ -181,7 +178,7 @@ def page_text(
     regions: Sequence[Float[Tensor, "_ 4"]],
     size: tuple[int, int],
 ) -> Float[Tensor, "all 768"]:
-    """Average the embeddings of the strings linked to each region (in detector input px)."""
+    """Embed the strings linked to each region, whose boxes are in detector input px."""
     rows = []
     for page, boxes in zip(pages, regions, strict=True):
         scale = (size[0] / WIDTH, size[1] / HEIGHT)

@@ -1,4 +1,4 @@
-"""Detector weights on disk, with a JSON that describes them; the model prepared for inference."""
+"""Read and write detector weights with their JSON; prepare the model for inference."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -23,15 +23,15 @@ Precision = Literal["auto"] | Computed
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _CPU_INFO = Path("/proc/cpuinfo")
 _CPU_HAS_BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
-"""Flags of CPUs that multiply in bfloat16; on all others it is slower than float32."""
+"""Flags of CPUs that multiply in bfloat16; on others it is slower than float32."""
 
 FORMAT = "now-detector/2"
 SHIPPED = "tiny-web"
-"""Name of the weights that come with the package."""
+"""Name of the weights in the package."""
 
 
 class DetectorCard(Strict):
-    """The JSON beside the weights.
+    """JSON file next to the weights.
 
     Attributes:
         model: Architecture.
@@ -39,12 +39,12 @@ class DetectorCard(Strict):
         mapping: Mapping of elements to the classes, with Chinese names; ``None``: the default.
         prompts: Frozen embedding of each class.
         text_encoder: Encoder of prompts and page text.
-        weights_sha256: Hash of the safetensors file; reveals a torn or mixed-up pair.
+        weights_sha256: Hash of the safetensors file, to detect a JSON of other weights.
         settings: Settings of the training.
         trained_on: Pages, sites, steps, fingerprint of the pages.
         measured: Figures on the held-out part of the train pool.
-        measured_by_class: The same of each class.
-        words: How the word reader was trained, on what, and figures; empty: not at all.
+        measured_by_class: The same for each class.
+        words: Training, data and figures of the word reader; empty without one.
     """
 
     format: str = FORMAT
@@ -62,9 +62,9 @@ class DetectorCard(Strict):
 
 
 def find_weights(named: Path | None) -> Path:
-    """Return the path of weights: a file's own, or for ``tiny-web`` or ``None`` the shipped ones.
+    """Return the path of weights; that of the package's for ``tiny-web`` and ``None``.
 
-    A file of the name ``tiny-web`` goes first.
+    A file with the name ``tiny-web`` takes precedence.
     """
     if named is None or (str(named) == SHIPPED and not named.exists()):
         return Path(__file__).with_name(f"{SHIPPED}.safetensors")
@@ -77,7 +77,7 @@ def card_path(weights: Path) -> Path:
 
 
 def write_weights(path: Path, state: dict[str, Tensor], card: DetectorCard) -> DetectorCard:
-    """Write the JSON, the hash filled in, then, last, the weights, each by rename."""
+    """Write the JSON with the hash, then the weights, each atomically."""
     with atomic_write(path) as temporary:
         save_file({name: tensor.contiguous() for name, tensor in state.items()}, temporary)
         card = card.model_copy(update={"weights_sha256": sha256_of(temporary)})
@@ -86,23 +86,23 @@ def write_weights(path: Path, state: dict[str, Tensor], card: DetectorCard) -> D
 
 
 def read_card(weights: Path) -> DetectorCard:
-    """Read the JSON beside a weights file, and check that it is that file's.
+    """Read the JSON of a weights file and check its hash of the weights.
 
     Raises:
         ConfigError: If the weights are missing.
-        FormatError: If the JSON is missing, torn, or of other weights.
+        FormatError: If the JSON is missing, damaged, or of other weights.
     """
     if not weights.is_file():
         raise ConfigError(
-            f"{weights}: no such weights; `now-builder train-detector` makes them, {SHIPPED} come "
-            "with the package"
+            f"{weights}: file not found. Make it with `now-builder train-detector`, or use "
+            f"{SHIPPED}, the weights in the package"
         )
     path = card_path(weights)
-    tree = read_json(path, f"missing; it belongs to {weights.name}")
-    found = tree.get("format") if isinstance(tree, dict) else type(tree).__name__
-    if found != FORMAT:
-        raise FormatError(path, f"format {found!r}, expected {FORMAT!r}")
-    # Earlier trainings, tiny-web's among them, also mapped categories of other data sets.
+    tree = read_json(path, f"file not found; it belongs to {weights.name}")
+    tree_format = tree.get("format") if isinstance(tree, dict) else type(tree).__name__
+    if tree_format != FORMAT:
+        raise FormatError(path, f"format {tree_format!r}, expected {FORMAT!r}")
+    # Weights of earlier versions, such as tiny-web, also mapped categories of other data sets.
     if isinstance(mapping := tree.get("mapping"), dict):
         mapping.pop("names", None)
     card = build(DetectorCard, tree, str(path))
@@ -121,7 +121,7 @@ def load_detector(weights: Path, device: torch.device) -> tuple[AptDetector, Det
 
     Raises:
         ConfigError: If the weights are missing.
-        FormatError: If they are torn or do not fit their JSON.
+        FormatError: If they are damaged or do not fit their JSON.
     """
     card = read_card(weights)
     model = AptDetector(card.model, to_prompts(card))
@@ -144,7 +144,7 @@ def choose_device(name: str) -> torch.device:
     """Turn ``auto``, ``cpu``, ``cuda`` or ``cuda:N`` into a device.
 
     Raises:
-        ConfigError: If the name is unknown, or CUDA is asked for and is not there.
+        ConfigError: If the name is unknown or CUDA is not available.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -153,21 +153,21 @@ def choose_device(name: str) -> torch.device:
     except RuntimeError:
         raise ConfigError(f"device {name!r}: expected auto, cpu, cuda or cuda:N") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device {name!r}: no CUDA device here")
+        raise ConfigError(f"device {name!r}: no CUDA device found")
     return device
 
 
 def choose_precision(
     name: Precision, device: torch.device, size: str, *, reads: bool = False
 ) -> Computed:
-    """Turn ``auto`` into the quicker precision, ``mixed`` into ``fp32`` where no words are read.
+    """Replace ``auto`` by the faster precision, and ``mixed`` by ``fp32`` without words.
 
-    It is ``bf16`` on GPUs that have it and, at the paper's size, on CPUs that have it. On those the
-    tiny size is hardly quicker in it, but its reading of words is twice as quick: ``mixed`` leaves
-    all else, and so the regions, as they are in ``fp32``.
+    ``auto`` is ``bf16`` on GPUs with bfloat16 and, at the paper's size, on such CPUs. There the
+    tiny size is hardly faster, except the word reader, which is twice as fast: with words, it runs
+    in ``mixed``, which computes the regions in ``fp32``.
 
     Raises:
-        ConfigError: If the device cannot compute in a precision.
+        ConfigError: If the device does not support the precision.
     """
     if device.type != "cuda" and name == "fp16":
         raise ConfigError(
@@ -186,25 +186,27 @@ def choose_precision(
 
 
 def to_inference(model: AptDetector, precision: Computed) -> AptDetector:
-    """Fold batch norms into convolutions, then convert backbone, proposals and reader.
+    """Fold batch norms into convolutions, then convert backbone, proposals and word reader.
 
-    In place: such a model cannot be trained or saved any more. The heads that compute classes,
-    boxes and the stored embedding of a pooled region stay in float32; they cost little.
+    It works in place; the model can no longer be trained or saved. The cheap heads for classes,
+    boxes and stored embeddings stay in float32.
     """
-    kind = torch.float32 if precision == "mixed" else _DTYPES[precision]
-    parts: dict[nn.Module, torch.dtype] = dict.fromkeys((model.visual, model.neck, model.rpn), kind)
+    dtype = torch.float32 if precision == "mixed" else _DTYPES[precision]
+    parts: dict[nn.Module, torch.dtype] = dict.fromkeys(
+        (model.visual, model.neck, model.rpn), dtype
+    )
     if model.patches is not None and model.patches.words is not None:
-        parts[model.patches.words] = torch.bfloat16 if precision == "mixed" else kind
-    for part, its in parts.items():
+        parts[model.patches.words] = torch.bfloat16 if precision == "mixed" else dtype
+    for part, part_dtype in parts.items():
         _fold(part.eval())
         for parameter in part.parameters():  # not buffers: pixel statistics and anchors stay exact
             parameter.requires_grad = False
-            parameter.data = parameter.data.to(its)
+            parameter.data = parameter.data.to(part_dtype)
     return model.eval().to(memory_format=torch.channels_last)
 
 
 def _fold(module: nn.Module) -> None:
-    """Fold each batch norm into the convolution that is registered before it."""
+    """Fold each batch norm into the convolution registered before it."""
     before: tuple[str, nn.Module] | None = None
     for name, child in list(module.named_children()):
         if isinstance(child, nn.BatchNorm2d) and before and isinstance(before[1], nn.Conv2d):

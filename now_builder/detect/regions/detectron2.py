@@ -1,7 +1,7 @@
-"""detectron2 models as detectors: their regions, with features of their own.
+"""Use detectron2 models as detectors, with their own regions and features.
 
-detectron2 is not a dependency: it is imported when it is asked for. Its checkpoints (``.pkl``,
-``.pth``) may be pickles, which can run code when they are read: take them from whom you trust.
+detectron2 is an optional dependency. Its checkpoints (``.pkl``, ``.pth``) may be pickles, which can
+run code when they are read: use only those that you trust.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ PREFIX = "detectron2:"
 
 _RANDOM = "random"
 _PROPOSALS = 300
-"""How many proposals go through the box head, as in bottom-up attention (Anderson et al., 2018)."""
+"""Number of proposals for the box head, as in bottom-up attention (Anderson et al., 2018)."""
 
 
 def detectron2_module(name: str) -> Any:
@@ -52,23 +52,23 @@ def detectron2_module(name: str) -> Any:
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of its dependencies; none concerns the user
+            warnings.simplefilter("ignore")  # its dependencies warn developers
             import_module("detectron2")
             return import_module(name)
     except ImportError as error:
         missing = error.name == "detectron2"
-        found = "not installed" if missing else f"cannot be imported ({error!s:.200})"
-        raise ConfigError(f"detectron2: {found}; {INSTALL_DETECTRON2}") from None
+        problem = "not installed" if missing else f"cannot be imported ({error!s:.200})"
+        raise ConfigError(f"detectron2: {problem}. Run: {INSTALL_DETECTRON2}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A detectron2 model as a user names it, read but not built.
+    """Config and weights of a detectron2 model, before it is built.
 
     Attributes:
         name: Name in the feature file.
         config: Settings object of detectron2.
-        weights: Checkpoint; without one the weights are random, the same every time.
+        weights: Checkpoint; ``None``: random weights with a fixed seed.
     """
 
     name: str
@@ -77,15 +77,15 @@ class ModelSpec:
 
     @property
     def classes(self) -> list[str]:
-        """Class names of our predictor or of the config's training data, else numbers."""
+        """Class names of our predictor or the config's training data, otherwise numbers."""
         if self.config.MODEL.ROI_HEADS.NAME == "AptRes5ROIHeads":
             return list(_parts().class_names(self.config))
         count = int(self.config.MODEL.ROI_HEADS.NUM_CLASSES)
         catalog = detectron2_module("detectron2.data").MetadataCatalog
         for data in self.config.DATASETS.TRAIN:
-            known = catalog.get(data).get("thing_classes", []) if data in catalog.list() else []
-            if len(known) == count:
-                return list(known)
+            names = catalog.get(data).get("thing_classes", []) if data in catalog.list() else []
+            if len(names) == count:
+                return list(names)
         return [f"class {number}" for number in range(count)]
 
 
@@ -93,13 +93,13 @@ def read_model_spec(regions: str) -> ModelSpec:
     """Read ``detectron2:CONFIG[@WEIGHTS]``.
 
     CONFIG is a YAML file, or the name of one in detectron2's model zoo. WEIGHTS is a checkpoint or
-    ``random``; without it the config's own ``MODEL.WEIGHTS`` is taken, if that is a file.
+    ``random``; default: ``MODEL.WEIGHTS`` of the config, if it is a file.
 
     Raises:
-        ConfigError: If detectron2, the config or the weights are missing or cannot be used.
+        ConfigError: If detectron2, the config or the weights are missing or unusable.
     """
     settings = detectron2_module("detectron2.config")
-    place, _, weights_given = regions.removeprefix(PREFIX).partition("@")
+    place, _, weights_name = regions.removeprefix(PREFIX).partition("@")
     zoo = Path(detectron2_module("detectron2").__file__).parent / "model_zoo" / "configs"
     files = [each for each in (Path(place), zoo / place) if each.is_file()]
     if not files or files[0].suffix not in (".yaml", ".yml"):
@@ -110,43 +110,44 @@ def read_model_spec(regions: str) -> ModelSpec:
     path, config = files[0], settings.get_cfg()
     _parts().add_apt_config(config)
     try:
-        # Some of the zoo's own configs have Python in them; others may not.
+        # Some configs of the zoo contain Python code, which is unsafe in other files.
         config.merge_from_file(str(path), allow_unsafe=path.is_relative_to(zoo))
-    except Exception as error:  # noqa: BLE001 - yacs, PyYAML and assertions raise what they like
+    except Exception as error:  # noqa: BLE001 - yacs and PyYAML can raise any
         reason = " ".join(str(error).split())
         raise ConfigError(f"{path}: not a detectron2 config ({reason:.200})") from None
     if config.INPUT.FORMAT not in ("BGR", "RGB"):
         raise ConfigError(f"{path}: INPUT.FORMAT {config.INPUT.FORMAT!r}, expected BGR or RGB")
-    weights = _weights_file(path, weights_given, str(config.MODEL.WEIGHTS))
-    # The place of the weights and heads that are not needed are no part of a model's identity.
+    weights = _weights_file(path, weights_name, str(config.MODEL.WEIGHTS))
+    # The folder of the weights, and unused heads, do not change the features.
     config.MODEL.WEIGHTS = ""
     config.MODEL.MASK_ON = config.MODEL.KEYPOINT_ON = False
     return ModelSpec(f"{PREFIX}{path.name}@{weights.name if weights else _RANDOM}", config, weights)
 
 
-def _weights_file(config: Path, given: str, own: str) -> Path | None:
-    if given == _RANDOM:
+def _weights_file(config: Path, name: str, default: str) -> Path | None:
+    if name == _RANDOM:
         return None
-    for path in [Path(given)] if given else [Path(own), config.parent / own]:
+    for path in [Path(name)] if name else [Path(default), config.parent / default]:
         if path.is_file():
             return path
-    found = f"{given}: no such file" if given else f"MODEL.WEIGHTS of {config} is {own!r}, no file"
+    problem = f"{name}: file" if name else f"{config}: MODEL.WEIGHTS {default!r}"
     raise ConfigError(
-        f"{found}; expected regions {PREFIX}CONFIG@WEIGHTS, a checkpoint, or @random for a test"
+        f"{problem} not found. Give a checkpoint as --regions {PREFIX}CONFIG@WEIGHTS, or @random "
+        "for a test"
     )
 
 
 def _parts() -> Any:
-    """Import the module of our own parts of detectron2 models, which needs detectron2."""
+    """Import our own parts of detectron2 models, which need detectron2."""
     detectron2_module("detectron2.modeling")
     return import_module("now_builder.detect.regions.detectron2_apt")
 
 
 class Network:
-    """A detectron2 model in evaluation mode, and its preprocessing of screenshots and page text.
+    """A detectron2 model in evaluation mode, with its preprocessing of screenshots and page text.
 
     Raises:
-        ConfigError: If detectron2 cannot build it.
+        ConfigError: If detectron2 cannot build the model.
         FormatError: If the checkpoint is not readable or lacks weights of the model.
     """
 
@@ -171,7 +172,7 @@ class Network:
         self._encoder = make_text_encoder(encoder_name, device) if self.is_apt else None
 
     def image(self, screenshot: UInt8[Tensor, "3 h w"]) -> Float[Tensor, "3 i j"]:
-        """Convert a screenshot to the size and channel order that the model was trained on."""
+        """Convert a screenshot to the size and channel order of the model."""
         pixels = screenshot.permute(1, 2, 0).cpu().numpy()
         if self.config.INPUT.FORMAT == "BGR":
             pixels = pixels[:, :, ::-1]
@@ -179,7 +180,7 @@ class Network:
         return torch.from_numpy(resized.astype(np.float32).transpose(2, 0, 1))
 
     def reading(self, page: Page, image: Float[Tensor, "3 i j"]) -> AbstractContextManager[None]:
-        """Pass the page's strings to an APT predictor inside this block; others take none."""
+        """Pass the page's strings to an APT predictor inside this block; others use no text."""
         if self._encoder is None:
             return nullcontext()
         scale = (image.shape[2] / WIDTH, image.shape[1] / HEIGHT)
@@ -190,26 +191,26 @@ class Network:
 
 def _load_checkpoint(model: Any, path: Path) -> None:
     checkpointer = detectron2_module("detectron2.checkpoint").DetectionCheckpointer(model)
-    found: list[Any] = []
-    # It would log what does not fit and go on with random weights.
-    checkpointer._log_incompatible_keys = found.append  # noqa: SLF001
+    incompatible: list[Any] = []
+    # By default detectron2 only logs missing weights and keeps random ones.
+    checkpointer._log_incompatible_keys = incompatible.append  # noqa: SLF001
     try:
         with torch.serialization.safe_globals(_numpy_globals()):
             checkpointer.load(str(path))
-    except Exception as error:  # noqa: BLE001 - pickle, torch and assertions raise what they like
+    except Exception as error:  # noqa: BLE001 - pickle and torch can raise any
         reason = " ".join(str(error).split()).rpartition("WeightsUnpickler error: ")[2]
         raise FormatError(path, f"not a readable detectron2 checkpoint ({reason:.200})") from None
-    lacking = [name for keys in found for name in keys.missing_keys]
-    lacking += [name for keys in found for name, *_ in keys.incorrect_shapes]
-    if lacking:
-        problem = f"none that fit {lacking[0]} ({len(lacking)} parameters lack)"
-        raise FormatError(path, f"not of this config: {problem}")
+    missing = [name for keys in incompatible for name in keys.missing_keys]
+    missing += [name for keys in incompatible for name, *_ in keys.incorrect_shapes]
+    if missing:
+        problem = f"weights for {missing[0]} missing or of another shape"
+        raise FormatError(path, f"not of this config: {problem} ({len(missing)} parameters in all)")
 
 
 def _numpy_globals() -> list[Any]:
-    """Return what pickled arrays call, under the names of either version of NumPy.
+    """Return the types and functions of pickled arrays, by the names of NumPy 1 and 2.
 
-    ``torch.load`` refuses them, though a training may leave metrics and arrays in a checkpoint.
+    ``torch.load`` refuses them by default, but a checkpoint may contain metrics and arrays.
     """
     makers: list[Any] = [np.zeros(1).__reduce__()[0], np.float64().__reduce__()[0]]
     dtypes = [type(np.dtype(code)) for code in np.typecodes["AllInteger"] + "?efd"]
@@ -218,23 +219,22 @@ def _numpy_globals() -> list[Any]:
 
 
 class Detectron2Detector:
-    """Boxes, scores, classes and features of a detectron2 model alone.
+    """Extract boxes, scores, classes and features with a detectron2 model.
 
-    A region's feature is the output of the model's box head: two fully connected
-    layers on an FPN level (1,024), the mean of res5 on C4 (2,048), or CLIP's attention pooling
-    where the heads have it (1,024), brought to 768 by :func:`to_768`; that of our
-    ``AptPredictor`` is its own projection to 768. Features are those of proposals; boxes are
-    regressed.
+    A region's feature is the output of the model's box head: two fully connected layers on an FPN
+    level (1,024), the mean of res5 on C4 (2,048), or CLIP's attention pooling where the heads have
+    it (1,024), projected by :func:`to_768`; with our ``AptPredictor`` it is its own projection to
+    768. Features are those of proposals; boxes are regressed.
 
     Raises:
-        ConfigError: If the model has no such predictor.
+        ConfigError: If the model has no single box predictor.
 
     Source:
         Bottom-up attention (Anderson et al., CVPR 2018): features of proposals, ranked by the
         probability of their best class.
 
     Differs:
-        Suppression is class-agnostic at 0.5, relaxed until 36 are left; windows of a grid follow.
+        Suppression is class-agnostic at 0.5 and relaxed until 36 remain; grid windows fill up.
     """
 
     def __init__(
@@ -244,9 +244,8 @@ class Detectron2Detector:
         if not isinstance(network.predictor, layers):
             model = network.config.MODEL
             raise ConfigError(
-                f"detectron2 model {model.META_ARCHITECTURE} with {model.ROI_HEADS.NAME}: its "
-                "features are those before its one box predictor, so StandardROIHeads or "
-                "Res5ROIHeads are expected"
+                f"detectron2 model {model.META_ARCHITECTURE} with {model.ROI_HEADS.NAME}: does not "
+                "have one box predictor. Use a model with StandardROIHeads or Res5ROIHeads"
             )
         self._network = network
         self.attributes: Mapping[str, str] = dict(attributes)
@@ -257,14 +256,14 @@ class Detectron2Detector:
     def extract(
         self, pages: Sequence[Page], screenshots: UInt8[Tensor, "pages 3 height width"]
     ) -> FeatureBatch:
-        """Find and embed 36 regions a page, one page after the other, as detectron2 does."""
+        """Find and embed 36 regions per page, one page after the other like detectron2."""
         rows = [self._page(*each) for each in zip(pages, screenshots, strict=True)]
         regions = torch.stack([page.embedded for page in rows])
         return to_batch(pages, rows, regions, self.input_size, DETECTOR)
 
     def _page(self, page: Page, screenshot: UInt8[Tensor, "3 h w"]) -> PageRegions:
         model, image = self._network.model, self._network.image(screenshot)
-        # detectron2's input px to image px, and back.
+        # factors from detectron2's input px to image px
         size = (image.shape[2], image.shape[1])
         scale = torch.tensor([WIDTH / size[0], HEIGHT / size[1]], device=model.device).repeat(2)
         with (
@@ -287,10 +286,10 @@ class Detectron2Detector:
         return rows.fill(windows, regions)
 
     def _head(self, maps: Mapping[str, Tensor], proposals: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Return class probabilities, regressed boxes (of each class, or of all) and features."""
+        """Return class probabilities, regressed boxes (per class or for all) and features."""
         predictor = self._network.predictor
         seen: list[tuple[Tensor, Any]] = []
-        # Inputs of the predictor, whatever pooling and layers are before it.
+        # Record the predictor's inputs, whatever pooling and layers precede it.
         hook = predictor.register_forward_hook(
             lambda _, inputs, output: seen.append((inputs[0], output))
         )
@@ -312,8 +311,8 @@ class Detectron2Detector:
     ) -> PageRegions:
         scores, classes = probabilities[:, :-1].max(dim=1)
         each = boxes.reshape(len(boxes), boxes.shape[1] // 4, 4)
-        own = classes if each.shape[1] > 1 else torch.zeros_like(classes)
-        best = each[torch.arange(len(each), device=each.device), own]
+        column = classes if each.shape[1] > 1 else torch.zeros_like(classes)
+        best = each[torch.arange(len(each), device=each.device), column]
         finite = best.isfinite().all(dim=1) & scores.isfinite()
         best = geometry.clip(best[finite] * scale, (WIDTH, HEIGHT))
         scores, classes, regions = scores[finite], classes[finite], regions[finite]
@@ -323,7 +322,7 @@ class Detectron2Detector:
 
 
 def with_absolute_paths(regions: str) -> str:
-    """Return the name of regions with absolute paths, for processes in other folders."""
+    """Make the paths in ``regions`` absolute, for processes in other folders."""
     if not regions.startswith(PREFIX):
         return regions
     parts = regions.removeprefix(PREFIX).split("@", 1)
@@ -333,13 +332,13 @@ def with_absolute_paths(regions: str) -> str:
 
 
 def detector_attributes(regions: str) -> dict[str, str]:
-    """Return the attributes of a feature file with features of a detectron2 model."""
+    """Return the attributes of a feature file made by a detectron2 model."""
     spec = read_model_spec(regions)
     return {
         "detector": "detectron2",
         "weights_sha256": sha256_of(spec.weights) if spec.weights else _RANDOM,
         "regions": spec.name,
-        # Of all settings, whatever files they come from.
+        # the hash of all settings, whatever files they come from
         "config_sha256": hashlib.sha256(spec.config.dump().encode()).hexdigest(),
         "classes": json.dumps(spec.classes),
         "input_size": f"{WIDTH}x{HEIGHT}",

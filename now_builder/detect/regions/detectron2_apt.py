@@ -1,7 +1,7 @@
 """Our APT predictor inside detectron2 models; importing this needs detectron2.
 
-A YAML config that says ``MODEL.ROI_HEADS.NAME: AptRes5ROIHeads`` gets it; its settings are those
-of :func:`add_apt_config` under ``MODEL.APT``.
+Use it in a YAML config with ``MODEL.ROI_HEADS.NAME: AptRes5ROIHeads`` and the settings of
+:func:`add_apt_config` under ``MODEL.APT``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,7 +40,7 @@ _PASSED_ON = (
 def add_apt_config(config: Any) -> None:
     """Add ``MODEL.APT`` to a detectron2 config, before a file is merged into it.
 
-    ``CARD``: weights of ``train-detector`` whose frozen prompts and text encoder are taken. Without
+    ``CARD``: weights of ``train-detector``, to use their frozen prompts and text encoder. Without
     them ``TEXT_ENCODER`` embeds ``CLASSES``, a list of English and Chinese names. ``TEMPERATURE``
     divides the cosines.
     """
@@ -54,13 +54,13 @@ def add_apt_config(config: Any) -> None:
 
 
 def text_encoder_name(config: Any) -> str:
-    """Return the name of the encoder of page text: the one that embedded the prompts."""
+    """Return the name of the encoder of prompts and page text."""
     apt = config.MODEL.APT
     return read_card(Path(apt.CARD)).text_encoder if apt.CARD else str(apt.TEXT_ENCODER)
 
 
 def class_names(config: Any) -> list[str]:
-    """Return the English names of the classes that the prompts stand for."""
+    """Return the English class names of the prompts."""
     apt = config.MODEL.APT
     return read_card(Path(apt.CARD)).classes if apt.CARD else [str(name) for name, _ in apt.CLASSES]
 
@@ -74,12 +74,12 @@ def _prompts(config: Any) -> Float[Tensor, "classes 768"]:
 
 
 class AptPredictor(FastRCNNOutputLayers):  # type: ignore[misc]
-    """Class logits by cosine to frozen prompts that each region tunes by its pixels and its text.
+    """Compute class logits by cosine to frozen prompts that each region adjusts.
 
-    It takes the place of detectron2's own predictor in ``Res5ROIHeads``.
-    The background's logit is zero, and boxes are regressed whatever the class. :meth:`forward`
-    returns the projected embedding of each region, not yet its logits: which strings belong to a
-    region depends on where it is, which only the methods know that take the proposals too.
+    It replaces detectron2's predictor in ``Res5ROIHeads``. The background's logit is zero, and box
+    regression is class-agnostic. :meth:`forward` returns the projected embedding of each region
+    instead of its logits, which depend on the strings in the region: only methods that also get
+    the proposals can compute them.
 
     Source:
         APT (Gu et al., CVPR 2023); classifier and its loss as in RegionCLIP (Zhong et al., CVPR
@@ -114,7 +114,7 @@ class AptPredictor(FastRCNNOutputLayers):  # type: ignore[misc]
 
     @classmethod
     def from_config(cls, cfg: Any, input_shape: Any) -> dict[str, Any]:
-        """Take the arguments from a config; ``AptPredictor(config, input_shape)`` does so."""
+        """Read the arguments from a config; called by ``AptPredictor(config, input_shape)``."""
         prompts = _prompts(cfg)
         expected = int(cfg.MODEL.ROI_HEADS.NUM_CLASSES)
         if len(prompts) != expected:
@@ -134,7 +134,7 @@ class AptPredictor(FastRCNNOutputLayers):  # type: ignore[misc]
     def reading(
         self, strings: Sequence[tuple[Float[Tensor, "_ 4"], Float[Tensor, "_ 768"]]]
     ) -> Iterator[None]:
-        """Let regions be tuned by page text inside this block."""
+        """Use page text, given as boxes and vectors per page, inside this block."""
         self._strings = strings
         try:
             yield
@@ -144,21 +144,21 @@ class AptPredictor(FastRCNNOutputLayers):  # type: ignore[misc]
     def forward(
         self, features: Float[Tensor, "n ..."]
     ) -> tuple[Float[Tensor, "n 768"], Float[Tensor, "n 4"]]:
-        """Return the projected embedding of each region, and its regression offsets."""
+        """Return the projected embedding and the regression offsets of each region."""
         flat = features.flatten(1)
         return self.projection(flat), self.bbox_pred(flat)
 
     def classify(
         self, embedded: Float[Tensor, "n 768"], proposals: Sequence[Any]
     ) -> Float[Tensor, "n kinds"]:
-        """Return class logits; the last is the background's, always zero."""
+        """Return class logits; the last, for background, is always zero."""
         cosines = self.tuner(F.normalize(embedded, dim=1), self._link(proposals), self.prompts)
         return F.pad(cosines / self.temperature, (0, 1))
 
     def losses(
         self, predictions: tuple[Tensor, Tensor], proposals: Sequence[Any]
     ) -> dict[str, Tensor]:
-        """Compute weighted cross-entropy of sampled proposals, and detectron2's own box loss."""
+        """Compute weighted cross-entropy of sampled proposals, and detectron2's box loss."""
         embedded, offsets = predictions
         logits = self.classify(embedded, proposals)
         losses: dict[str, Tensor] = super().losses((logits, offsets), proposals)
@@ -195,7 +195,7 @@ class AptRes5ROIHeads(Res5ROIHeads):  # type: ignore[misc]
 
     @classmethod
     def from_config(cls, cfg: Any, input_shape: Any) -> dict[str, Any]:
-        """Take the arguments from a config, the predictor ours."""
+        """Read the arguments from a config, with our predictor."""
         parts: dict[str, Any] = super().from_config(cfg, input_shape)
         width = parts["box_predictor"].bbox_pred.in_features
         parts["box_predictor"] = AptPredictor(cfg, ShapeSpec(channels=width))

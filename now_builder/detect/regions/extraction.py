@@ -1,4 +1,4 @@
-"""The trained detector as it runs: candidates, ranking, 36 regions a page; features to 768."""
+"""Extract 36 regions per page with a trained detector: candidates, ranking, features."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,18 +18,18 @@ from now_builder.formats.features import DIMENSION, REGIONS, SOURCES, FeatureBat
 from now_builder.formats.shard import HEIGHT, WIDTH
 
 NMS = 0.5
-"""Overlap (IoU) above which suppression drops the weaker of two regions at first."""
+"""Initial overlap (IoU) above which suppression drops the weaker of two regions."""
 DETECTOR, RELAXED, GRID, DOM = map(SOURCES.index, ("detector", "relaxed", "grid", "dom"))
 
 PROJECTION_SEED = 0
 PROJECTION = f"orthonormal, seed {PROJECTION_SEED}"
-"""Attribute of feature files whose regions went through :func:`to_768`."""
+"""Attribute of feature files whose regions were projected by :func:`to_768`."""
 _LEAST = 0.2
-"""Score from which a proposal counts as a region of the page: on 201 pages of unseen real sites one
-in ten of those below lay on an element, 2.6 % of those that did."""
+"""Minimum score of a proposal that counts in ``n_regions``. On 201 pages of unseen real sites, 10 %
+of the proposals below it lay on an element; these were 2.6 % of the proposals on elements."""
 
 Candidates = tuple[Tensor, Tensor, Tensor]
-"""Boxes of one page that may become rows, in detector input px, their scores and sources."""
+"""Candidate boxes of one page in detector input px, their scores and sources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class PageRegions:
     def fill(
         self, windows: Float[Tensor, "m 4"], embedded: Float[Tensor, "m 768"]
     ) -> "PageRegions":
-        """Append windows of a grid, which have neither score nor class."""
+        """Append grid windows, which have neither score nor class."""
         count = len(windows)
         return PageRegions(
             torch.cat([self.boxes, windows]),
@@ -61,9 +61,12 @@ def to_batch(
     rows: Sequence[PageRegions],
     regions: Float[Tensor, "pages 36 768"],
     size: tuple[int, int],
-    own: int,
+    origin: int,
 ) -> FeatureBatch:
-    """Join the rows of some pages; their boxes, on a screen of ``size``, become image px."""
+    """Stack the rows of pages and scale boxes from a screen of ``size`` to image px.
+
+    ``n_regions`` counts the rows whose source is ``origin``.
+    """
     factors = torch.tensor([WIDTH / size[0], HEIGHT / size[1]]).repeat(2)
 
     def stack(name: str) -> Tensor:
@@ -77,17 +80,17 @@ def to_batch(
         scores=stack("scores").float().numpy(),
         classes=stack("classes").numpy().astype(np.int16),
         source=source,
-        n_regions=(source == own).sum(axis=1).astype(np.int16),
+        n_regions=(source == origin).sum(axis=1).astype(np.int16),
     )
 
 
 @lru_cache(maxsize=4)
 def orthonormal(width: int, seed: int = PROJECTION_SEED) -> Float[Tensor, "width 768"]:
-    r"""Return the projection of ``width`` numbers to 768: a function of width and seed alone.
+    r"""Return a random projection of ``width`` numbers to 768, the same for the same seed.
 
-    From more than 768 its columns are orthonormal times :math:`\sqrt{width / 768}`, so that norms
-    and inner products keep their expected values; from fewer its rows are orthonormal and keep
-    them exactly.
+    If ``width`` is above 768, its columns are orthonormal times :math:`\sqrt{width / 768}`, which
+    preserves norms and inner products in expectation; if it is below, its rows are orthonormal,
+    which preserves them exactly.
 
     Source:
         Johnson and Lindenstrauss (1984), with a random orthonormal frame as in their proof.
@@ -95,17 +98,16 @@ def orthonormal(width: int, seed: int = PROJECTION_SEED) -> Float[Tensor, "width
     wide, narrow = max(width, DIMENSION), min(width, DIMENSION)
     draw = np.random.default_rng([seed, width]).standard_normal((wide, narrow))
     frame, triangle = np.linalg.qr(draw)
-    # The signs of a QR decomposition are the library's choice; these are not.
+    # The signs of a QR decomposition depend on the library, so they are fixed here.
     frame = frame * np.where(np.diag(triangle) < 0, -1.0, 1.0)
     scaled = frame * np.sqrt(wide / DIMENSION) if width > DIMENSION else frame.T
     return torch.from_numpy(np.ascontiguousarray(scaled)).float()
 
 
 def to_768(features: Float[Tensor, "n width"]) -> Float[Tensor, "n 768"]:
-    """Project the pooled features of regions to 768 numbers each, never all zero.
+    """Project the pooled features of regions to 768 numbers each.
 
-    Features that are all zero (as those of a blank region may be after a ReLU) are replaced by a
-    small constant.
+    Features that are all zero (as after a ReLU on a blank region) are replaced by a small constant.
     """
     features = features.nan_to_num()
     zero = features.abs().amax(dim=1, keepdim=True) == 0
@@ -117,14 +119,14 @@ def to_768(features: Float[Tensor, "n width"]) -> Float[Tensor, "n 768"]:
 
 
 class AptExtractor:
-    """Extract 36 regions a page with a trained detector, which is set to evaluation mode.
+    """Extract 36 regions per page with a trained detector.
 
     Args:
-        model: The detector.
-        encoder: Encoder of the pages' strings, with which the model was trained.
+        model: The detector; it is set to evaluation mode.
+        encoder: Text encoder of the model.
         attributes: Attributes of the feature file.
-        proposals: Maximum number of boxes that are embedded a page.
-        dom: Whether the boxes of the page's elements come before the model's own proposals.
+        proposals: Maximum number of boxes per page that are embedded.
+        dom: Whether to put the boxes of page elements before the proposals.
     """
 
     def __init__(
@@ -144,21 +146,20 @@ class AptExtractor:
 
     @property
     def input_size(self) -> tuple[int, int]:
-        """Width and height, in px, of the screenshots that :meth:`extract` takes."""
+        """Width and height in px of the screenshots for :meth:`extract`."""
         return self.model.config.input_size
 
     @torch.inference_mode()
     def extract(
         self, pages: Sequence[Page], screenshots: UInt8[Tensor, "pages 3 height width"]
     ) -> FeatureBatch:
-        """Find and embed 36 regions a page.
+        """Find and embed 36 regions per page.
 
         Regions are ranked by the geometric mean of class probability and box score, after
-        class-agnostic suppression at 0.5, which is relaxed until 36 are left; where there are too
-        few candidates, windows of a grid follow. Proposals with a score below 0.2 fill a page up,
-        as relaxed ones do, but are none of its ``n_regions``. Features are those of the candidates;
-        boxes of the model's own proposals are regressed, as in bottom-up attention and RegionCLIP,
-        those of page elements stay as they are and come first.
+        class-agnostic suppression at 0.5, which is relaxed until 36 remain; grid windows replace
+        missing candidates. ``n_regions`` counts neither these nor relaxed ones nor proposals with a
+        score below 0.2. Features are those of the candidates; boxes of proposals are regressed, as
+        in bottom-up attention and RegionCLIP; boxes of page elements are kept and come first.
         """
         device, size = self.model.centre.device, self.model.config.input_size
         screenshots = screenshots.to(device)
@@ -174,31 +175,31 @@ class AptExtractor:
         rows = [page.fill(*more) for page, *more in zip(ranked, missing, fill, strict=True)]
         seen = [torch.cat(boxes) for boxes in zip(kept, missing, strict=True)]
         regions = self.model.export(torch.cat([page.embedded for page in rows]), screenshots, seen)
-        kind = DOM if self._dom else DETECTOR
-        return to_batch(pages, rows, regions.reshape(len(rows), REGIONS, -1), size, kind)
+        origin = DOM if self._dom else DETECTOR
+        return to_batch(pages, rows, regions.reshape(len(rows), REGIONS, -1), size, origin)
 
     def _candidates(self, pages: Sequence[Page], maps: PageMaps) -> list[Candidates]:
-        """Return the boxes of page elements, if wanted, and after too few the model's proposals."""
-        found = self.model.propose(maps, self._limit)
+        """Return the boxes of page elements, with ``dom``, then the model's proposals."""
+        proposals = self.model.propose(maps, self._limit)
         size = self.model.config.input_size
         factors = torch.tensor([size[0] / WIDTH, size[1] / HEIGHT]).repeat(2)
         candidates: list[Candidates] = []
-        for page, own in zip(pages, found, strict=True):
+        for page, proposed in zip(pages, proposals, strict=True):
             elements = torch.tensor(page.boxes if self._dom else [], dtype=torch.float32)
-            boxes = geometry.clip(elements.reshape(-1, 4) * factors, size).to(own.boxes.device)
+            boxes = geometry.clip(elements.reshape(-1, 4) * factors, size).to(proposed.boxes.device)
             boxes = boxes[: self._limit]
             rest = max(self._limit - len(boxes), REGIONS)
-            together = torch.cat([boxes, own.boxes[:rest]])
+            together = torch.cat([boxes, proposed.boxes[:rest]])
             origin = torch.full((len(together),), DETECTOR, device=together.device)
             origin[: len(boxes)] = DOM
-            scores = torch.cat([boxes.new_ones(len(boxes)), own.scores[:rest]])
+            scores = torch.cat([boxes.new_ones(len(boxes)), proposed.scores[:rest]])
             candidates.append((together, scores, origin))
         return candidates
 
     def _rank(
         self, candidates: Sequence[Candidates], pooled: Tensor, pages: Sequence[Page]
     ) -> list[tuple[PageRegions, Tensor]]:
-        """Return the rows of each page, best first, and the boxes whose pixels were embedded."""
+        """Return the rows of each page, best first, and the boxes that were embedded."""
         counts, size = [len(page[0]) for page in candidates], self.input_size
         text = page_text(self.encoder, pages, [page[0] for page in candidates], size)
         seen, proposed, origin = map(torch.cat, zip(*candidates, strict=True))
@@ -217,6 +218,6 @@ class AptExtractor:
             sure = strict & (foreign[kept] | (scores[page][kept] >= _LEAST))
             source = torch.where(sure, origin[page][kept], RELAXED)
             values = (boxes, scores, classes, embedded, seen)
-            place, score, kind, vectors, pooled_at = (each[page][kept] for each in values)
-            ranked.append((PageRegions(place, score, kind, vectors, source), pooled_at))
+            *columns, pooled_at = (each[page][kept] for each in values)
+            ranked.append((PageRegions(*columns, source), pooled_at))
         return ranked

@@ -1,4 +1,4 @@
-"""From the settings of detect to a detector, and to the attributes of the feature file."""
+"""Load the detector for the settings of ``detect``; return the feature file's attributes."""
 
 import json
 import math
@@ -41,11 +41,10 @@ _READS = {"words": columns_attribute(WORDS), "words_edition": EDITION}
 
 
 def resolve_settings(settings: DetectSettings) -> DetectSettings:
-    """Fill in device and precision, so that all workers on a file compute alike.
+    """Fill in device and precision, so that all workers on a file use the same.
 
     Raises:
-        ConfigError: If there are no such regions, or the device or the precision on it cannot be
-            had.
+        ConfigError: If ``regions`` is invalid, or the device or its precision is not available.
     """
     size, reads = "detectron2", False
     if settings.regions in ("proposals", "dom"):
@@ -56,10 +55,12 @@ def resolve_settings(settings: DetectSettings) -> DetectSettings:
             f"regions {settings.regions!r}: expected proposals, dom or detectron2:CONFIG[@WEIGHTS]"
         )
     elif settings.weights is not None:
-        raise ConfigError("--weights: not with --regions detectron2:, whose model has its own")
+        raise ConfigError("--weights: not possible with --regions detectron2:. Give CONFIG@WEIGHTS")
     elif settings.precision == "fp16":
-        raise ConfigError("precision fp16: not of a detectron2 model; expected auto, fp32 or bf16")
-    if settings.engine == "ray":  # the workers are elsewhere
+        raise ConfigError(
+            "precision fp16: not possible with detectron2; expected auto, fp32 or bf16"
+        )
+    if settings.engine == "ray":  # the workers are on other machines
         precision = settings.precision
         if precision == "auto":
             cpu = torch.device("cpu")
@@ -74,7 +75,7 @@ def resolve_settings(settings: DetectSettings) -> DetectSettings:
 
 
 def attributes_of(settings: DetectSettings) -> dict[str, str]:
-    """Return the attributes of a feature file, so that no other detector adds to it."""
+    """Return the attributes that identify the detector and its settings in a feature file."""
     shared = {
         "text_source": settings.text_source,
         **(ocr_attributes(LANGUAGES) if settings.text_source == "ocr" else {}),
@@ -105,7 +106,7 @@ def attributes_of(settings: DetectSettings) -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def load(settings: DetectSettings, attributes: tuple[tuple[str, str], ...]) -> Detector:
-    """Load the detector; a worker keeps it from task to task."""
+    """Load the detector, cached for the next task of a worker."""
     torch.set_num_threads(threads_of(settings))
     device = choose_device(settings.device)
     if device.type == "cuda":
@@ -127,14 +128,14 @@ def load(settings: DetectSettings, attributes: tuple[tuple[str, str], ...]) -> D
         dom = settings.regions == "dom"
         detector = AptExtractor(model, encoder, named, dom=dom)
     if settings.embed:
-        tower = "fp32" if precision == "mixed" else precision  # there are no words here
+        tower = "fp32" if precision == "mixed" else precision  # mixed concerns only words
         detector = EmbeddedRegions(detector, PictureEncoder(settings.embed, device, tower), named)
     return detector
 
 
 def threads_of(settings: DetectSettings) -> int:
-    """Return the CPU threads of this process: its share of the machine's, unless set."""
-    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # torchrun's, on this machine
+    """Return the CPU threads of this process; default: its share of the machine's cores."""
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # set by torchrun
     return settings.threads or max(1, (os.cpu_count() or 1) // processes)
 
 
@@ -153,12 +154,11 @@ def _card(settings: DetectSettings) -> DetectorCard:
 
 
 class EmbeddedRegions:
-    """A detector whose regions have the features of a dual encoder's picture tower.
+    """Extract a detector's regions with features of a dual encoder's image tower.
 
-    Boxes, scores, classes and their order are the detector's own. Each box is cut out of the whole
-    screenshot, squeezed to a square, and embedded; the unit vector is brought to 768 numbers by
-    :func:`to_768` (which keeps inner products exactly from fewer numbers, and in expectation from
-    more) with a mean square of 1 each, as the detector's are.
+    Boxes, scores, classes and their order are those of the detector. Each box is cropped from the
+    full screenshot, resized to a square and embedded; the unit vector is projected by
+    :func:`to_768` and scaled to a mean square of 1 per number, as the detector's features are.
 
     Source:
         Crops resized to the tower's input, whatever their shape: R-CNN (Girshick et al., CVPR
@@ -170,27 +170,27 @@ class EmbeddedRegions:
     ) -> None:
         self._detector, self._encoder = detector, encoder
         self.attributes: Mapping[str, str] = dict(attributes)
-        self.input_size = (WIDTH, HEIGHT)  # crops are of all pixels that there are
+        self.input_size = (WIDTH, HEIGHT)  # crops have the full resolution
 
     @torch.inference_mode()
     def extract(
         self, pages: Sequence[Page], screenshots: UInt8[Tensor, "pages 3 height width"]
     ) -> FeatureBatch:
-        """Find 36 regions a page by the detector and embed their pixels."""
+        """Find 36 regions per page with the detector and embed their pixels."""
         shown = [Image.fromarray(each) for each in screenshots.permute(0, 2, 3, 1).cpu().numpy()]
         size = self._detector.input_size
         if size != self.input_size:
             screenshots = to_batch([to_pixels(picture, size) for picture in shown])
-        found = self._detector.extract(pages, screenshots)
+        batch = self._detector.extract(pages, screenshots)
         rows = []
-        for picture, boxes in zip(shown, found.boxes.tolist(), strict=True):
+        for picture, boxes in zip(shown, batch.boxes.tolist(), strict=True):
             vectors = self._encoder.images([picture.crop(_whole_pixels(box)) for box in boxes])
             rows.append(to_768(vectors) * DIMENSION**0.5)
-        return replace(found, regions=torch.stack(rows).numpy())
+        return replace(batch, regions=torch.stack(rows).numpy())
 
 
 def _whole_pixels(box: Sequence[float]) -> tuple[int, int, int, int]:
-    """Return the pixels that a box touches: one at least, and on the screen."""
+    """Return the box of all pixels that a box touches, at least one, on the screen."""
     left, top = min(int(box[0]), WIDTH - 1), min(int(box[1]), HEIGHT - 1)
     right, bottom = min(math.ceil(box[2]), WIDTH), min(math.ceil(box[3]), HEIGHT)
     return left, top, max(right, left + 1), max(bottom, top + 1)

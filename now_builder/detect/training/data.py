@@ -1,4 +1,4 @@
-"""Pages to train on, from captures, pixels on demand; and their augmentation."""
+"""Read training pages from captures, with pixels on demand, and augment them."""
 
 import hashlib
 import math
@@ -39,9 +39,9 @@ from now_builder.program.progress import track_progress
 _SHARE = 0.5
 """Share of the pages that are shrunk or magnified."""
 _VISIBLE = 0.6
-"""Share of an element that must stay on the screen for it to count."""
+"""Minimum share of an element on the screen."""
 _HIDDEN = 0.4
-"""Share of text boxes hidden in training, so that the detector can do without."""
+"""Share of text boxes hidden in training, so that the detector also works without text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class TrainPage:
     Attributes:
         key: Key of the capture.
         site: Host name.
-        place: Where the screenshot lies on disk.
-        labels: In px of a screen of 720 x 1280.
+        place: Place of the screenshot on disk.
+        labels: Labels in px of a 720 x 1280 screen.
     """
 
     key: str
@@ -64,10 +64,12 @@ class TrainPage:
 
 @dataclass(frozen=True, slots=True)
 class TrainPages:
-    """The train pool, divided by site into pages to learn from and held-out pages.
+    """The train pool, divided by site.
 
     Attributes:
-        held_out: Pages of other sites (of the same train pool), to measure on.
+        learn: Pages to learn from.
+        held_out: Pages of other sites, to measure on.
+        mapping: Mapping of elements to classes.
     """
 
     learn: list[TrainPage]
@@ -76,7 +78,7 @@ class TrainPages:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the keys and labels, to check that a checkpoint is of the same data."""
+        """Hash of keys and labels, which identifies the data of a checkpoint."""
         lines = [f"{page.key}\t{page.labels}\n" for page in [*self.learn, *self.held_out]]
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
@@ -84,25 +86,24 @@ class TrainPages:
 def read_train_pages(
     captures: Path, held_out: float, mapping: ClassMapping = DEFAULT, also: Sequence[Path] = ()
 ) -> TrainPages:
-    """Read labels and text boxes of all pages with labels in the train pool of captures folders.
+    """Read the labelled pages in the train pools of captures folders.
 
-    ``held_out`` is the share of the pool's sites that is held out, at least one unless it is 0;
-    where all pages are of one site it is a share of the pages. Hosts of one registrable domain are
-    one site.
+    ``held_out`` is the share of the pool's sites that is held out, at least one unless it is 0; of
+    a single site it is a share of the pages. Hosts of one registrable domain are one site.
 
     Raises:
-        TrainingError: If fewer than two pages are left.
+        TrainingError: If there are fewer than two pages.
     """
     folders = (captures, *also)
     pages = [page for folder in folders for page in read_pool(folder, "train", mapping)]
     if len(pages) < 2:
         problem = f"{len(pages)} pages of the train pool have labelled elements"
-        raise TrainingError(f"{captures}: {problem}; a detector needs two or more")
+        raise TrainingError(f"{captures}: {problem}, expected at least two")
     return TrainPages(*hold_out(pages, held_out), mapping)
 
 
 def hold_out(pages: Sequence[TrainPage], share: float) -> tuple[list[TrainPage], list[TrainPage]]:
-    """Divide pages by registrable domain, or, where all are of one, by page."""
+    """Divide pages by registrable domain, or by page if there is only one domain."""
     names = [registrable_domain(page.site) for page in pages]
     if len(set(names)) == 1:
         names = [page.key for page in pages]
@@ -114,7 +115,7 @@ def hold_out(pages: Sequence[TrainPage], share: float) -> tuple[list[TrainPage],
 
 
 def read_pool(captures: Path, pool: Split, mapping: ClassMapping = DEFAULT) -> list[TrainPage]:
-    """Read the pages of a pool that have labels."""
+    """Read the labelled pages of a pool."""
     pages: list[TrainPage] = []
     plan = read_split(captures / "split.toml")
     for shard in track_progress(complete_shards(captures), f"read the {pool} pool", "shard"):
@@ -134,7 +135,7 @@ def read_pool(captures: Path, pool: Split, mapping: ClassMapping = DEFAULT) -> l
 
 
 class Screenshots:
-    """Decoded screenshots of one size, cached in memory as far as they fit."""
+    """Decode screenshots to one size, and cache them in limited memory."""
 
     def __init__(self, size: tuple[int, int], cache_mib: int, threads: int) -> None:
         self._size = size
@@ -143,7 +144,7 @@ class Screenshots:
         self._pool = ThreadPoolExecutor(threads)
 
     def read(self, pages: Sequence[TrainPage]) -> UInt8[Tensor, "pages 3 height width"]:
-        """Return the screenshots of some pages."""
+        """Return the screenshots of pages."""
         return to_batch(list(self._pool.map(self._one, pages)))
 
     def _one(self, page: TrainPage) -> UInt8[np.ndarray, "3 height width"]:
@@ -160,7 +161,7 @@ class Screenshots:
 def to_targets(
     page: TrainPage, size: tuple[int, int], encoder: TextEncoder, generator: torch.Generator
 ) -> Targets:
-    """Scale a page's labels to input px and embed the text boxes that are not hidden."""
+    """Scale a page's labels to input px, and embed its text boxes except hidden ones."""
     scale = (size[0] / WIDTH, size[1] / HEIGHT)
     factors = torch.tensor([*scale, *scale])
     bare, *draws = torch.rand(len(page.text_boxes) + 1, generator=generator).tolist()
@@ -177,10 +178,10 @@ def to_targets(
 def recolour(
     pixels: Float[Tensor, "n 3 h w"], generator: torch.Generator
 ) -> Float[Tensor, "n 3 h w"]:
-    """Change each channel's gain, brightness and contrast a little.
+    """Change the gain of each channel, and brightness and contrast, a little.
 
     Stronger changes (swapped channels, inversion, grey) teach the embedding to ignore colour, and
-    with it much of what a picture shows. Never flips: text would become another script.
+    with it much of a picture's content. Flips would turn text into another script.
     """
 
     def draw(low: float, high: float) -> Tensor:
@@ -211,10 +212,10 @@ def zoom(
 ) -> tuple[Float[Tensor, "n 3 h w"], list[Targets]]:
     """Shrink or magnify half of the pages by a random factor, at a random place of the screen.
 
-    The factor's logarithm is uniform between ``1 / largest`` and the root of ``largest``: pages
-    that were made for wide screens come shrunk. The space around a shrunk page repeats its edges.
-    Elements that are cut off too far, or get too small to be labelled, become ignored ones; strings
-    that are cut off as far are dropped.
+    The factor is log-uniform between ``1 / largest`` and the square root of ``largest``, since
+    pages made for wide screens appear shrunk. The space around a shrunk page repeats its edges.
+    Elements with less than 60 % on the screen, or too small to be labelled, are ignored; strings
+    with less than 60 % are dropped.
     """
     height, width = pixels.shape[2:]
     screen = torch.tensor([float(width), float(height)])
@@ -233,7 +234,7 @@ def zoom(
 
 
 def _moved(page: Targets, factor: float, shift: Tensor, size: tuple[int, int]) -> Targets:
-    """Magnify and shift the boxes of a page and drop what leaves the screen or gets too small."""
+    """Scale and shift the boxes of a page; drop those off the screen or too small."""
     corner = shift.new_tensor(size).repeat(2)
     smallest = SMALLEST / WIDTH * size[0]
 

@@ -1,4 +1,4 @@
-"""History of a training: losses of each epoch, figures on held-out pages, and pictures of them."""
+"""Record the history of a training: losses, figures on held-out pages, and their pictures."""
 
 import copy
 import json
@@ -24,19 +24,19 @@ from now_builder.formats.shard import HEIGHT, WIDTH
 
 Item = TypeVar("Item")
 _EPOCHS = 12
-"""Maximum number of epochs that are measured, evenly apart, and the last one."""
+"""Maximum number of evenly spaced epochs that are measured; the last is measured too."""
 _MEASURED = 200
 _DRAWN = 3
 _BEST = 20
 
 
 def history_path(weights: Path) -> Path:
-    """Return the path of the history next to weights: JSON lines, one an epoch."""
+    """Return the path of the history next to weights: a JSON line per epoch."""
     return weights.with_suffix(".history.jsonl")
 
 
 def pictures_path(weights: Path) -> Path:
-    """Return the folder next to weights with a picture of each epoch that was measured."""
+    """Return the folder next to weights with a picture of each measured epoch."""
     return weights.with_suffix(".pictures")
 
 
@@ -49,8 +49,8 @@ def remove_history(weights: Path) -> None:
 class History:
     """Record losses, figures on held-out pages and pictures while a training runs.
 
-    Nothing here changes the training. ``state`` is part of the checkpoint, so a training that was
-    killed and resumed has the same history as one that never stopped, each epoch once.
+    It does not change the training. ``state`` is part of the checkpoint, so a resumed training
+    records each epoch once.
     """
 
     def __init__(self, weights: Path, learner: Learner) -> None:
@@ -59,7 +59,7 @@ class History:
         self.state: dict[str, Any] = {"lines": [], "sums": Counter(), "steps": 0}
 
     def record(self, losses: dict[str, float]) -> None:
-        """Record the losses of a step, and the epoch if the step ended it, as the last one does."""
+        """Record the losses of a step, and the epoch if the step ends it or the training."""
         self.state["sums"].update(losses)
         self.state["steps"] += 1
         step, total = self._learner.step, self._learner.recipe.steps
@@ -84,30 +84,30 @@ class History:
     def _measure(self, epoch: int) -> dict[str, Any]:
         """Measure the model on held-out pages and draw some of them."""
         model = copy.deepcopy(self._learner.final)
-        model.patches = None  # describes features for export, and is fitted at the end
+        model.patches = None  # fitted at the end; the figures need no stored features
         names, screenshots = self._learner.pages.mapping.class_names, self._learner.screenshots
-        found = find(AptExtractor(model, self._learner.encoder, {}), self._pages, screenshots)
+        results = find(AptExtractor(model, self._learner.encoder, {}), self._pages, screenshots)
         screens = screenshots.read(_spread(self._pages, _DRAWN))
-        panels = draw_panels(screens, _spread(found, _DRAWN), names)
+        panels = draw_panels(screens, _spread(results, _DRAWN), names)
         sheet = make_grid(panels, nrow=len(panels), padding=8, pad_value=255)
         with atomic_write(pictures_path(self._weights) / f"epoch-{epoch:03d}.png") as temporary:
             image = Image.fromarray(sheet.permute(1, 2, 0).numpy())
             image.save(temporary, "PNG", compress_level=1)
-        measures = measure(found, names)
+        measures = measure(results, names)
         if measures is None:
             return {}
         return {"measured": measures.figures, "measured_by_class": measures.classes}
 
 
 def _spread(items: Sequence[Item], count: int) -> Sequence[Item]:
-    """Take at most ``count`` items at even distances, as pages of a site follow each other."""
+    """Return at most ``count`` evenly spaced items, since pages of a site are neighbours."""
     return items[:: max(1, -(-len(items) // count))]
 
 
 def draw_panels(
     screens: UInt8[Tensor, "pages 3 height width"], found: Sequence[Found], names: Sequence[str]
 ) -> list[UInt8[Tensor, "3 640 360"]]:
-    """Draw each page twice: with its labels, and with the 20 best regions of the detector."""
+    """Draw each page twice: with its labels, and with the detector's 20 best regions."""
     panels = []
     for screen, page in zip(interpolate(screens, (HEIGHT // 2, WIDTH // 2)), found, strict=True):
         ranked = np.argsort(-page.scores, kind="stable")

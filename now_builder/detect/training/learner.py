@@ -1,4 +1,4 @@
-"""A detector in training: recipe of its size, model, losses, optimiser, moving average."""
+"""Train a detector step by step: recipe, model, losses, optimiser, moving average."""
 
 import math
 import os
@@ -46,21 +46,21 @@ from now_builder.detect.training.losses import (
 from now_builder.errors import ConfigError, TrainingError
 
 _PAINT, _VIEW = 4.0, 2.0
-"""Weights of the painting and the view loss."""
+"""Weights of the painting loss and the view loss."""
 _CACHE_MIB = 2048
-"""Memory for decoded screenshots: 3,000 pages of the tiny size; beyond it they are decoded anew."""
+"""Size of the cache for decoded screenshots: 3,000 pages at size tiny."""
 
 _HUB_TEXT_ENCODER = "bert-base-multilingual-cased"
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a size is trained.
+    """Hyperparameters of a size.
 
     Attributes:
-        batch: Pages in memory at once.
-        fewest: Minimum number of steps where the settings have none.
-        lr: Highest learning rate from scratch; a loaded backbone takes a tenth.
+        batch: Pages per step.
+        fewest: Minimum number of steps, if the settings have none.
+        lr: Maximum learning rate; a backbone of CLIP gets a tenth of it.
         regions: Regions drawn per page for the region losses.
         views: Recoloured copies of each page in a batch: 1, or 2 for the view loss.
     """
@@ -83,7 +83,7 @@ _RECIPES = {
 
 
 def resolve_recipe(settings: TrainDetectorSettings, pages: int) -> Recipe:
-    """Fill in the size's defaults where the settings have none, for so many pages to learn from."""
+    """Complete the settings by the size's defaults for a number of training pages."""
     recipe = _RECIPES[settings.size]
     batch = min(settings.batch_size or recipe.batch, pages)
     reads = settings.from_ is not None and read_card(find_weights(settings.from_)).model.words
@@ -97,11 +97,7 @@ def resolve_recipe(settings: TrainDetectorSettings, pages: int) -> Recipe:
 
 
 def learning_rate(recipe: Recipe, step: int) -> float:
-    """Return the highest learning rate at a step.
-
-    It warms up over the first twentieth of the steps, then falls along a half cosine to a
-    hundredth.
-    """
+    """Return the learning rate at a step: linear warm-up for 5 % of them, then cosine to 1 %."""
     warm = max(1, recipe.steps // 20)
     if step < warm:
         return recipe.lr * ((step + 1) / warm)
@@ -110,7 +106,7 @@ def learning_rate(recipe: Recipe, step: int) -> float:
 
 
 def identity(settings: TrainDetectorSettings) -> dict[str, Any]:
-    """Return the settings that change the result."""
+    """Return the settings that influence the result."""
     without = {"device", "threads", "also"}
     content = read_mapping(settings.mapping).model_dump(mode="json") if settings.mapping else None
     start = read_card(find_weights(settings.from_)).weights_sha256 if settings.from_ else None
@@ -121,12 +117,12 @@ def identity(settings: TrainDetectorSettings) -> dict[str, Any]:
 class Learner:
     """A detector in training, after ``step`` steps.
 
-    The pages of a step and its random draws are a pure function of its number, so a checkpoint
-    needs neither their order nor the state of random generators.
+    The pages of a step and its random draws only depend on its number, so a checkpoint contains
+    neither their order nor the state of random generators.
 
     Raises:
-        ConfigError: If the device, the precision on it, the text encoder or CLIP's weights cannot
-            be had.
+        ConfigError: If the device, its precision, the text encoder or CLIP's weights are not
+            available.
     """
 
     def __init__(self, settings: TrainDetectorSettings, pages: TrainPages) -> None:
@@ -136,9 +132,9 @@ class Learner:
         self.device = choose_device(settings.device)
         on_gpu = self.device.type == "cuda"
         if settings.precision == "fp16" and not on_gpu:
-            raise ConfigError(f"precision: found fp16 on device {self.device}; fp16 needs CUDA")
+            raise ConfigError(f"precision: found fp16 on device {self.device}. fp16 needs CUDA")
         if settings.precision == "bf16" and on_gpu and not torch.cuda.is_bf16_supported():
-            raise ConfigError(f"precision: found bf16, which {self.device} lacks; use fp16")
+            raise ConfigError(f"precision: found bf16, which {self.device} lacks. Use fp16")
         threads = settings.threads or os.cpu_count() or 1
         torch.set_num_threads(threads)
         self.encoder: TextEncoder = make_text_encoder(self.recipe.text_encoder, self.device)
@@ -163,7 +159,7 @@ class Learner:
         self.scaler = torch.amp.GradScaler("cuda", enabled=settings.precision == "fp16")
 
     def _load(self, model: AptDetector) -> None:
-        """Load the weights to start from, if there are any."""
+        """Load the weights to start from, if any."""
         if self.settings.from_:
             weights = find_weights(self.settings.from_)
             start, card = load_detector(weights, torch.device("cpu"))
@@ -172,7 +168,7 @@ class Learner:
                     f"{weights}: size {card.model.size}; expected {self.recipe.model.size} and the "
                     "same architecture"
                 )
-            # The prompts stay those of the classes to learn.
+            # Keep the prompts of the new classes.
             model.load_state_dict({**start.state_dict(), "prompts": model.prompts})
         if self.settings.clip_weights:
             load_clip(model.visual, self.settings.clip_weights)
@@ -180,7 +176,7 @@ class Learner:
 
     @property
     def final(self) -> AptDetector:
-        """The model that is measured and written: the moving average where there is one."""
+        """The model to measure and write: the moving average if there is one."""
         return cast(AptDetector, self.average.module) if self.average else self.model
 
     def _parts(self) -> dict[str, Any]:
@@ -193,7 +189,7 @@ class Learner:
         return {"step": self.step, **parts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned."""
+        """Restore the state from :meth:`state_dict`."""
         for name, part in self._parts().items():
             part.load_state_dict(state[name])
         self.step = int(state["step"])
@@ -221,7 +217,7 @@ class Learner:
         losses = self.losses(self.batch(), torch.Generator().manual_seed(self.step))
         total = torch.stack(list(losses.values())).sum()
         if not bool(torch.isfinite(total)):
-            raise TrainingError(f"step {self.step}: the loss is not finite; try a smaller --lr")
+            raise TrainingError(f"step {self.step}: the loss is not finite. Try a smaller --lr")
         self.scaler.scale(total).backward()  # type: ignore[no-untyped-call]
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         self.scaler.unscale_(self.optimizer)
@@ -236,7 +232,7 @@ class Learner:
     def losses(
         self, pages: Sequence[TrainPage], generator: torch.Generator
     ) -> dict[str, Float[Tensor, ""]]:
-        """Compute the weighted losses of a batch, each page in as many views as the recipe says."""
+        """Compute the weighted losses of a batch."""
         model, size, count = self.model, self.recipe.model.input_size, self.recipe.views
         on_cpu = [to_targets(page, size, self.encoder, generator) for page in pages]
         targets = [page.to(self.device) for page in on_cpu]
@@ -245,8 +241,8 @@ class Learner:
             pixels, targets = zoom(pixels, targets, self.settings.zoom, generator)
         views = torch.cat([recolour(pixels, generator) for _ in range(count)])
         precision = self.settings.precision
-        kind = torch.float16 if precision == "fp16" else torch.bfloat16
-        autocast = partial(torch.autocast, self.device.type, kind, enabled=precision != "fp32")
+        dtype = torch.float16 if precision == "fp16" else torch.bfloat16
+        autocast = partial(torch.autocast, self.device.type, dtype, enabled=precision != "fp32")
         with autocast():
             maps = model.maps(views)
             objectness, deltas, anchors = model.rpn(maps)
@@ -256,10 +252,11 @@ class Learner:
         with torch.no_grad():
             of_first = objectness[: len(pages)], deltas[: len(pages)]
             proposals = model.rpn.propose(*of_first, anchors, self.recipe.model.proposals)
-            wanted, background = self.recipe.regions, len(model.prompts)
             samples = [
-                sample_regions(found.boxes, page, wanted, background, generator)
-                for found, page in zip(proposals, targets, strict=True)
+                sample_regions(
+                    of_page.boxes, page, self.recipe.regions, len(model.prompts), generator
+                )
+                for of_page, page in zip(proposals, targets, strict=True)
             ]
         for _ in range(1, count):
             first = samples[: len(pages)]
@@ -287,7 +284,7 @@ class Learner:
 
 
 def _freeze(model: AptDetector) -> None:
-    """Freeze stem and layer 1 of a loaded backbone, and the statistics of all its batch norms."""
+    """Freeze stem, layer 1 and all batch norms of a loaded backbone."""
     visual = model.visual
     norms = [child for child in visual.modules() if isinstance(child, nn.BatchNorm2d)]
     for module in [visual.conv1, visual.conv2, visual.conv3, visual.layer1, *norms]:
@@ -297,10 +294,10 @@ def _freeze(model: AptDetector) -> None:
 
 
 def make_average(model: nn.Module, decay: float) -> AveragedModel:
-    r"""Make a moving average of a model: parameters, and the statistics of batch normalisation.
+    r"""Make a moving average of a model's parameters and batch norm statistics.
 
-    After n steps the decay is :math:`\min(d, (1 + n) / (10 + n))`, so that a short training too
-    averages over its last steps and not over its first.
+    After n steps the decay is :math:`\min(d, (1 + n) / (10 + n))`, so that even a short training
+    averages over its last steps.
 
     Source:
         ``tf.train.ExponentialMovingAverage`` with ``num_updates``, for the decay.

@@ -1,4 +1,4 @@
-"""Losses of detector training: matching, sampling, proposals, regions, appearance."""
+"""Compute the losses of detector training: matching, proposals, sampled regions, appearance."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,20 +18,24 @@ _IGNORED = 0.5
 _NEAR_IGNORED = 0.4
 _SUREST, _WELL = 300, 0.7
 _BACKGROUND_WEIGHT = 0.4
-"""Twice RegionCLIP's: more background among the 36 regions cost more than elements missed."""
+"""Twice RegionCLIP's weight, which lets too much background into the 36 regions."""
 THUMBNAIL = 12
-"""Side of the thumbnails that are painted, px."""
+"""Side of the painted thumbnails in px."""
 _TEMPERATURE = 0.1
 _RARE = 20
-"""Elements of a class below which it is not weighed more."""
+"""Number of elements below which the weight of a class stays the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Training targets of one page, in input px.
+    """Training targets of one page; boxes are in input px.
 
-    The visible elements of no class (``ignored``) are neither foreground nor background; ``texts``
-    are the boxes of the page's strings, ``vectors`` their embeddings.
+    Attributes:
+        boxes: Boxes of labelled elements.
+        classes: Class of each.
+        ignored: Boxes of visible elements without a class: neither foreground nor background.
+        texts: Boxes of the page's strings.
+        vectors: Embeddings of the strings.
     """
 
     boxes: Float[Tensor, "n 4"]
@@ -51,8 +55,8 @@ def match(
     """Match boxes to labelled elements.
 
     Returns:
-        Of each box the best overlap (IoU), the labelled element it is with, and whether the box is
-        ignored: it lies on an element of no class and on no labelled one.
+        For each box the largest overlap (IoU), its labelled element, and whether the box is
+        ignored because it lies on an element without a class and on no labelled one.
     """
     none = boxes.new_zeros(len(boxes))
     overlap, element = none, none.long()
@@ -68,18 +72,18 @@ def proposal_loss(
     anchors: Anchors,
     targets: Sequence[Targets],
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Compute the losses of the proposals, a positive anchor's mean share of each.
+    """Compute the losses of the proposals, divided by the number of positive anchors.
 
     Returns:
-        Quality focal loss of all anchors that count (the goal of a positive one is the overlap of
-        its box with the element), and GIoU loss of the positive ones' boxes.
+        Quality focal loss of positive and negative anchors (the target of a positive one is the
+        overlap of its box with the element), and GIoU loss of the positive ones' boxes.
 
     Source:
         Generalized focal loss (Li et al., NeurIPS 2020), Sec. 3, with beta 2; GIoU (Rezatofighi et
         al., CVPR 2019).
 
     Differs:
-        Anchors whose box already lies well on an element are not negatives, whatever their shape.
+        Anchors whose predicted box fits an element well are not negatives, whatever their shape.
     """
     assigned = [assign(anchors, page) for page in targets]
     score, box, count = deltas.sum() * 0, deltas.sum() * 0, 0
@@ -87,12 +91,12 @@ def proposal_loss(
         page = targets[row % len(targets)]
         element, negative = assigned[row % len(targets)]
         chosen = (element >= 0).nonzero().flatten()
-        found = geometry.decode(offsets[chosen], anchors.boxes[chosen])
+        decoded = geometry.decode(offsets[chosen], anchors.boxes[chosen])
         goal = page.boxes[element[chosen]]
-        box = box + generalized_box_iou_loss(found, goal, reduction="sum")
-        overlap = geometry.paired_iou(found, goal).detach()
+        box = box + generalized_box_iou_loss(decoded, goal, reduction="sum")
+        overlap = geometry.paired_iou(decoded, goal).detach()
         score = score + _quality_focal(logits[chosen], overlap)
-        hard = negative & ~_lies_well(logits, offsets, anchors, page)
+        hard = negative & ~_fits_well(logits, offsets, anchors, page)
         score = score + _quality_focal(logits[hard], torch.zeros_like(logits[hard]))
         count += len(chosen)
     return score / max(count, 1), box / max(count, 1)
@@ -101,13 +105,12 @@ def proposal_loss(
 def assign(anchors: Anchors, targets: Targets) -> tuple[Int64[Tensor, " a"], Bool[Tensor, " a"]]:
     """Assign anchors to elements by shape and place.
 
-    An element has the anchors of the shape nearest to its own (in the logarithms of width and
-    height) within one stride of its centre, at least one of them. Of two elements the smaller has
-    an anchor that both may have.
+    An element gets the anchors of the most similar shape (by the logarithms of width and height)
+    within one stride of its centre, at least one. Of two elements the smaller one gets the anchor.
 
     Returns:
-        Of each anchor its element, -1 for none, and whether it is negative: it has none and does
-        not lie on an ignored element.
+        For each anchor its element, -1 for none, and whether it is negative: without an element and
+        not on an ignored one.
     """
     element = torch.full_like(anchors.shape, -1)
     negative = ~(box_iou(anchors.boxes, targets.ignored) >= _NEAR_IGNORED).any(dim=1)
@@ -116,18 +119,18 @@ def assign(anchors: Anchors, targets: Targets) -> tuple[Int64[Tensor, " a"], Boo
     order = box_area(targets.boxes).argsort(stable=True)
     boxes = targets.boxes[order]
     sides = (boxes[:, 2:] - boxes[:, :2]).clamp(min=1)
-    unlike = (sides.log()[:, None] - anchors.shapes.log()[None]).abs().sum(dim=2)
-    shaped = unlike.argmin(dim=1)[:, None] == anchors.shape[None]
+    difference = (sides.log()[:, None] - anchors.shapes.log()[None]).abs().sum(dim=2)
+    shaped = difference.argmin(dim=1)[:, None] == anchors.shape[None]
     centres = (anchors.boxes[:, :2] + anchors.boxes[:, 2:]) / 2
     apart = (centres[None] - ((boxes[:, :2] + boxes[:, 2:]) / 2)[:, None]).abs()
     inside = (centres[None] >= boxes[:, None, :2]) & (centres[None] <= boxes[:, None, 2:])
-    mine = shaped & (apart <= anchors.stride[:, None]).all(dim=2) & inside.all(dim=2)
+    candidate = shaped & (apart <= anchors.stride[:, None]).all(dim=2) & inside.all(dim=2)
     nearest = apart.sum(dim=2).masked_fill(~shaped, torch.inf).argmin(dim=1)
-    lonely = ~mine.any(dim=1)
-    mine[lonely, nearest[lonely]] = True
-    taken = mine.any(dim=0)
-    element[taken] = order[mine.int().argmax(dim=0)[taken]]
-    return element, negative & ~taken
+    without = ~candidate.any(dim=1)
+    candidate[without, nearest[without]] = True
+    positive = candidate.any(dim=0)
+    element[positive] = order[candidate.int().argmax(dim=0)[positive]]
+    return element, negative & ~positive
 
 
 def _quality_focal(logits: Float[Tensor, " n"], goal: Float[Tensor, " n"]) -> Float[Tensor, ""]:
@@ -137,13 +140,13 @@ def _quality_focal(logits: Float[Tensor, " n"], goal: Float[Tensor, " n"]) -> Fl
 
 
 @torch.no_grad()
-def _lies_well(logits: Tensor, offsets: Tensor, anchors: Anchors, targets: Targets) -> Tensor:
-    """Return which of the surest anchors propose a box that lies well on an element."""
+def _fits_well(logits: Tensor, offsets: Tensor, anchors: Anchors, targets: Targets) -> Tensor:
+    """Return a mask of the most confident anchors whose predicted box fits an element well."""
     well = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
     if len(targets.boxes):
         surest = logits.topk(min(_SUREST, len(logits))).indices
-        found = geometry.decode(offsets[surest], anchors.boxes[surest])
-        well[surest] = box_iou(found, targets.boxes).amax(dim=1) > _WELL
+        decoded = geometry.decode(offsets[surest], anchors.boxes[surest])
+        well[surest] = box_iou(decoded, targets.boxes).amax(dim=1) > _WELL
     return well
 
 
@@ -153,8 +156,8 @@ class Sample:
 
     Attributes:
         boxes: Boxes in input px.
-        classes: Class of each; the number of classes stands for background.
-        goals: Box of the element that each is on; its own for background.
+        classes: Class of each; the number of classes for background.
+        goals: Box of each region's element; of a background region, its own box.
     """
 
     boxes: Float[Tensor, "r 4"]
@@ -185,7 +188,7 @@ def sample_regions(
 
 
 def class_weights(classes: Sequence[Sequence[int]], count: int) -> Float[Tensor, " kinds"]:
-    """Weigh classes by the root of how rare they are; elements have a mean weight of 1."""
+    """Weight classes by the root of their inverse frequency; the mean over elements is 1."""
     numbers = torch.tensor([number for page in classes for number in page], dtype=torch.int64)
     shown = torch.bincount(numbers, minlength=count).double()
     weights = (shown.sum() / shown.clamp(min=_RARE)).sqrt()
@@ -204,14 +207,16 @@ def region_loss(
     Returns:
         Weighted cross-entropy of all, and mean GIoU loss of those that are not background.
 
+    Source:
+        RegionCLIP (Zhong et al., CVPR 2022).
+
     Differs:
-        From RegionCLIP (Zhong et al., CVPR 2022): classes weigh by their rarity, and the background
-        twice as much.
+        Classes are weighted by rarity, and the background twice as much.
     """
     score = F.cross_entropy(logits, sample.classes, weight=weights)
     positive = sample.classes < logits.shape[1] - 1
-    found = geometry.decode(offsets[positive], sample.boxes[positive])
-    box = generalized_box_iou_loss(found, sample.goals[positive], reduction="sum")
+    decoded = geometry.decode(offsets[positive], sample.boxes[positive])
+    box = generalized_box_iou_loss(decoded, sample.goals[positive], reduction="sum")
     return score, box / positive.sum().clamp(min=1)
 
 
@@ -222,17 +227,17 @@ def _draw(mask: Tensor, count: int, generator: torch.Generator) -> Tensor:
 
 
 class Appearance(nn.Module):
-    """Auxiliary losses that keep a region's appearance in its embedding; used in training only.
+    """Compute auxiliary losses that keep a region's appearance in its embedding.
 
     A linear decoder paints a thumbnail of the region from its embedding, and two views of the same
     region (recoloured, shifted) must find each other among all regions of the batch.
 
     Source:
-        The contrast is InfoNCE (van den Oord et al., 2018) as in SimCLR (Chen et al., ICML 2020).
+        The view loss is InfoNCE (van den Oord et al., 2018) as in SimCLR (Chen et al., ICML 2020).
 
     Differs:
-        Not in APT. A detector trained on nothing but kinds of elements forgets the contents
-        of pictures, which the retrieval model downstream needs. Pixels only, no text.
+        Not in APT. A detector trained only on classes of elements forgets the contents of pictures,
+        which retrieval needs.
     """
 
     def __init__(self) -> None:
@@ -243,7 +248,7 @@ class Appearance(nn.Module):
     def painting_loss(
         self, embedded: Float[Tensor, "n 768"], thumbnails: Float[Tensor, "n 3 t t"]
     ) -> Float[Tensor, ""]:
-        """Compute the mean squared error of the painted thumbnail, of pixel values in [0, 1]."""
+        """Compute the mean squared error of the painted thumbnails, with values in [0, 1]."""
         painted = self.paint(embedded).unflatten(1, thumbnails.shape[1:])
         return F.mse_loss(painted, thumbnails)
 

@@ -1,11 +1,11 @@
-"""Recall@36 and average precision of 36 regions a page against the labelled elements.
+"""Compute recall@36 and average precision of 36 regions per page on the labelled elements.
 
 Source:
     COCO (Lin et al., ECCV 2014), as pycocotools computes it.
 
 Differs:
-    A page has 36 regions, whatever their scores, as in the feature file.
-    COCO allows 100 detections, so these figures are lower than those of all of its detections.
+    A page has 36 regions, whatever their scores, as in the feature file. COCO allows 100
+    detections, so its figures would be higher.
 """
 
 import io
@@ -44,7 +44,7 @@ _BATCH = 8
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The labels of one page and the regions found on it, boxes in image px."""
+    """Labels and regions of one page, with boxes in image px."""
 
     labels: Labels
     boxes: Float[np.ndarray, "n 4"]
@@ -54,16 +54,15 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """Figures over all labelled elements of some pages.
+    """Figures over all labelled elements of several pages.
 
     Attributes:
         elements: Number of labelled elements.
-        recall36: Share of elements that one of the page's 36 regions overlaps by 0.5 or more.
+        recall36: Share of elements with an IoU of 0.5 or more with one of the page's 36 regions.
         classified36: Share of elements whose best such region also has the element's class.
-        ap: Average precision, the mean over overlaps of 0.5, 0.55 … 0.95 and over the classes that
-            the pages show.
-        ap50: Average precision at an overlap of 0.5; ``ap75`` at 0.75.
-        classes: Elements, recall36, ap and ap50 of each class that the pages show, by name.
+        ap: Average precision, the mean over IoUs of 0.5, 0.55 … 0.95 and the classes on the pages.
+        ap50: Average precision at an IoU of 0.5; ``ap75`` at 0.75.
+        classes: Elements, recall36, ap and ap50 of each class on the pages, by name.
     """
 
     pages: float
@@ -77,7 +76,7 @@ class Measures:
 
     @property
     def figures(self) -> dict[str, float]:
-        """Plain numbers over all classes, for the weights' JSON."""
+        """Figures over all classes, for the weights' JSON."""
         return {name: value for name, value in asdict(self).items() if name != "classes"}
 
     def __str__(self) -> str:
@@ -92,22 +91,22 @@ def find(
     extractor: AptExtractor, pages: Sequence[TrainPage], screenshots: Screenshots
 ) -> list[Found]:
     """Find the regions of labelled pages in screenshots of the extractor's input size."""
-    found = []
+    results = []
     for start in track_progress(range(0, len(pages), _BATCH), "measure", "step"):
         batch = pages[start : start + _BATCH]
-        known = [Page(page.key, page.text_boxes) for page in batch]
-        regions = extractor.extract(known, screenshots.read(batch))
+        inputs = [Page(page.key, page.text_boxes) for page in batch]
+        regions = extractor.extract(inputs, screenshots.read(batch))
         rows = zip(batch, regions.boxes, regions.scores, regions.classes, strict=True)
-        found += [Found(page.labels, *row) for page, *row in rows]
-    return found
+        results += [Found(page.labels, *row) for page, *row in rows]
+    return results
 
 
 def measure(found: Sequence[Found], names: Sequence[str]) -> Measures | None:
-    """Compute all figures from the regions of some pages; ``None`` if no element is labelled.
+    """Compute all figures from the regions of pages; ``None`` if no element is labelled.
 
-    Average precision is computed on the regions' boxes, scores and classes as they are stored.
-    Regions without a class (windows of the grid) count for recall alone; regions on an ignored
-    element and on no labelled one count neither for nor against.
+    Average precision is computed on boxes, scores and classes as they are stored. Regions without a
+    class (grid windows) only count for recall; regions on an ignored element but on no labelled
+    one do not count.
     """
     numbers = np.array([number for page in found for number in page.labels.classes], dtype=int)
     if not len(numbers):
@@ -130,7 +129,7 @@ def measure(found: Sequence[Found], names: Sequence[str]) -> Measures | None:
 
 
 def _hits(page: Found) -> Bool[np.ndarray, "elements 2"]:
-    """Return of each element whether it is found, and whether it is found with its class."""
+    """Return whether each element is found, and whether it is found with its class."""
     if not page.labels.boxes:
         return np.zeros((0, 2), dtype=bool)
     best, place = _overlap(page.labels.boxes, page.boxes).max(dim=1)
@@ -139,18 +138,18 @@ def _hits(page: Found) -> Bool[np.ndarray, "elements 2"]:
 
 
 def _overlap(labels: Sequence[Box], boxes: np.ndarray) -> Float[Tensor, "n m"]:
-    wanted = torch.tensor(labels, dtype=torch.float32).reshape(-1, 4)
-    overlap: Tensor = box_iou(wanted, torch.from_numpy(boxes))
+    labelled = torch.tensor(labels, dtype=torch.float32).reshape(-1, 4)
+    overlap: Tensor = box_iou(labelled, torch.from_numpy(boxes))
     return overlap
 
 
 def _mean(precision: Float[np.ndarray, "..."]) -> float:
-    """Average the values that are not marked as undefined by −1, as for classes of no element."""
+    """Average the values except −1, which marks classes without elements."""
     return float(precision[precision > -1].mean())
 
 
 def _precision(found: Sequence[Found], classes: int) -> Float[np.ndarray, "overlaps 101 classes"]:
-    """Compute precision at each overlap, recall and class; −1 for classes without an element."""
+    """Compute precision at each IoU, recall and class; −1 for classes without elements."""
     labels, regions = [], []
     for image, page in enumerate(found):
         for box, number in zip(page.labels.boxes, page.labels.classes, strict=True):
@@ -170,7 +169,7 @@ def _precision(found: Sequence[Found], classes: int) -> Float[np.ndarray, "overl
 
 
 def _counts(page: Found) -> Bool[np.ndarray, " n"]:
-    """Return which regions have a class and do not lie on an ignored element alone."""
+    """Return a mask of the regions with a class that do not lie only on an ignored element."""
     counted: np.ndarray = page.classes >= 0
     if page.labels.ignored:
         on_ignored = (_overlap(page.labels.ignored, page.boxes).amax(dim=0) > _FOUND).numpy()
@@ -195,7 +194,7 @@ def _coco(images: int, classes: int, rows: Sequence[dict[str, Any]]) -> COCO:
     coco.dataset = {
         "images": [{"id": image} for image in range(images)],
         "categories": [{"id": number} for number in range(classes)],
-        # Numbers start at 1: pycocotools takes 0 for no match.
+        # Numbers start at 1, since 0 means no match in pycocotools.
         "annotations": [{**row, "id": number} for number, row in enumerate(rows, 1)],
     }
     coco.createIndex()
@@ -204,7 +203,7 @@ def _coco(images: int, classes: int, rows: Sequence[dict[str, Any]]) -> COCO:
 
 @dataclass(frozen=True, slots=True)
 class DetectorMeasures:
-    """Figures of a detector on the labelled pages of one pool."""
+    """Figures of a detector on the labelled pages of a pool."""
 
     weights_sha256: str
     pool: str
@@ -212,7 +211,7 @@ class DetectorMeasures:
     measured: Measures
 
     def __str__(self) -> str:
-        """Return the figures over all classes, and a table of each class."""
+        """Return the figures over all classes, and a table by class."""
         table = pd.DataFrame(self.measured.classes).T.astype({"elements": int})
         classes = table.to_string(float_format="{:.3f}".format)
         return f"{self.pool} pool, {self.sites} sites: {self.measured}\n\n{classes}"
@@ -225,7 +224,7 @@ def measure_detector(
 
     Raises:
         ConfigError: If the weights or the device are missing.
-        FormatError: If captures or weights are torn, or no page of the pool has labelled elements.
+        FormatError: If captures or weights are damaged, or no page of the pool has labels.
     """
     threads = threads or os.cpu_count() or 1
     torch.set_num_threads(threads)

@@ -1,4 +1,4 @@
-"""Train the detector on a crawl's own train pool, with the browser's elements as labels."""
+"""Train the detector on a crawl's train pool, with the browser's elements as labels."""
 
 import logging
 import time
@@ -35,13 +35,13 @@ from now_builder.program.progress import Progress
 CHECKPOINT_EVERY = 100
 """Steps between checkpoints."""
 _FITTED = 200
-"""About how many pages the scale of the stored features is fitted on."""
+"""Approximate number of pages on which the scale of the stored features is fitted."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainSummary:
-    """Steps of a training, earlier runs included, seconds of this run, and held-out figures."""
+    """Steps of a training with earlier runs, seconds of this run, and held-out figures."""
 
     weights: Path
     pages: int
@@ -63,13 +63,13 @@ def train_detector(
 ) -> TrainSummary:
     """Train a detector and write its weights.
 
-    Killed at any moment and run again it resumes from its last checkpoint, with the same result
-    (bit for bit on the CPU with the same number of threads). Weights that are complete stay as they
-    are, also when pages were crawled since: features of two detectors do not mix.
+    After a stop it resumes from the last checkpoint, with the same result (bit for bit on the CPU
+    with the same number of threads). Complete weights are kept even if pages were crawled since,
+    because features of two detectors do not mix.
 
     Raises:
-        ConfigError: If weights or a checkpoint of other settings are there.
-        TrainingError: If there is nothing to learn from, or a loss is not finite.
+        ConfigError: If there are weights or a checkpoint of other settings.
+        TrainingError: If there are too few labelled pages, or a loss is not finite.
     """
     if weights.suffix != ".safetensors":
         raise ConfigError(f"{weights}: weights must be named *.safetensors")
@@ -77,7 +77,7 @@ def train_detector(
     if force or not weights.exists():
         mapping = read_mapping(settings.mapping) if settings.mapping else DEFAULT
         pages = read_train_pages(captures, settings.held_out, mapping, settings.also)
-        if force:  # only now: captures that cannot be read cost no weights
+        if force:  # only now, so that unreadable captures do not delete weights
             for path in (weights, card_path(weights), checkpoint_path(weights)):
                 path.unlink(missing_ok=True)
             remove_history(weights)
@@ -86,22 +86,21 @@ def train_detector(
         finish(weights, train(weights, settings, pages))
         checkpoint_path(weights).unlink(missing_ok=True)
         seconds = time.perf_counter() - started
-    card, wanted = read_card(weights), identity(settings)
-    changed = [name for name, value in wanted.items() if card.settings.get(name) != value]
-    if changed:
-        other = ", ".join(changed)
-        raise ConfigError(f"{weights}: trained with other {other}; --force starts over")
+    card = read_card(weights)
+    current = identity(settings).items()
+    if changed := ", ".join(name for name, value in current if card.settings.get(name) != value):
+        raise ConfigError(f"{weights}: trained with other {changed}. Give --force to start over")
     classes, learned = card.measured_by_class, card.trained_on
     measures = Measures(**card.measured, classes=classes) if card.measured else None
     return TrainSummary(weights, int(learned["pages"]), int(learned["steps"]), seconds, measures)
 
 
 def train(weights: Path, settings: TrainDetectorSettings, pages: TrainPages) -> Learner:
-    """Take all steps, or those after the last checkpoint, which is next to the weights to be.
+    """Take all steps, or those after the last checkpoint.
 
     Raises:
         ConfigError: If the checkpoint is of other settings or pages.
-        FormatError: If the checkpoint is torn.
+        FormatError: If the checkpoint is damaged.
         TrainingError: If a loss is not finite.
     """
     learner = Learner(settings, pages)
@@ -125,12 +124,12 @@ def train(weights: Path, settings: TrainDetectorSettings, pages: TrainPages) -> 
 
 
 def checkpoint_path(weights: Path) -> Path:
-    """Return the path of the checkpoint of an unfinished training."""
+    """Return the path of an unfinished training's checkpoint, next to the weights."""
     return weights.with_name(f".{weights.name}.checkpoint")
 
 
 def save_checkpoint(weights: Path, state: dict[str, Any], settings: dict[str, Any]) -> None:
-    """Write a checkpoint, whole or not at all, with the settings that change the outcome."""
+    """Write a checkpoint atomically, with the settings that influence the result."""
     with atomic_write(checkpoint_path(weights)) as temporary:
         torch.save({**state, "identity": repr(settings)}, temporary)
 
@@ -138,25 +137,25 @@ def save_checkpoint(weights: Path, state: dict[str, Any], settings: dict[str, An
 def load_checkpoint(
     weights: Path, settings: dict[str, Any], device: str | torch.device = "cpu"
 ) -> dict[str, Any] | None:
-    """Return the state that was saved; ``None`` if there is no checkpoint.
+    """Return the saved state; ``None`` if there is no checkpoint.
 
     Raises:
         ConfigError: If it is of other settings.
-        FormatError: If it is torn.
+        FormatError: If it is damaged.
     """
     path = checkpoint_path(weights)
     if not path.exists():
         return None
     try:
-        zipfile.ZipFile(path).close()  # else it may be a pickle of old, which takes long to refuse
+        zipfile.ZipFile(path).close()  # fails quickly, unlike torch.load on an old pickle
         state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
-        found = state["identity"]
-    except Exception as error:  # noqa: BLE001 - a torn pickle leads to any of them
-        problem = f"not a readable checkpoint ({error!s:.200}); --force starts over"
+        saved_identity = state["identity"]
+    except Exception as error:  # noqa: BLE001 - a damaged pickle can raise any
+        problem = f"not a readable checkpoint ({error!s:.200}). Give --force to start over"
         raise FormatError(path, problem) from None
-    if found != repr(settings):
-        raise ConfigError(f"{path}: begun with other settings or pages; --force starts over")
-    _log.info("%s: goes on from step %d", path, state["step"])
+    if saved_identity != repr(settings):
+        raise ConfigError(f"{path}: of other settings or pages. Give --force to start over")
+    _log.info("%s: resuming from step %d", path, state["step"])
     return state
 
 
@@ -197,7 +196,7 @@ def finish(weights: Path, learner: Learner) -> None:
 
 @torch.inference_mode()
 def _fix_scale(model: AptDetector, pages: Sequence[TrainPage], screenshots: Screenshots) -> None:
-    """Fit the scale of the stored features of the best proposals, and the tiny size's patterns."""
+    """Fit the scale of the best proposals' stored features, and the tiny size's patterns."""
     patches = model.patches
     if patches is not None:
         patches.fit_patterns([screenshots.read([page])[0] for page in pages], seed=0)
@@ -207,27 +206,27 @@ def _fix_scale(model: AptDetector, pages: Sequence[TrainPage], screenshots: Scre
         maps = model.maps(shots)
         boxes = [page.boxes for page in model.propose(maps, REGIONS)]
         embedded = model.projection(model.pool(maps, boxes).float())
-        kinds = (embedded,) if patches is None else patches.describe(embedded, shots, boxes)
-        described.append(kinds)
-    rows = [torch.cat(kind) for kind in zip(*described, strict=True)]
+        parts = (embedded,) if patches is None else patches.describe(embedded, shots, boxes)
+        described.append(parts)
+    rows = [torch.cat(part) for part in zip(*described, strict=True)]
     if patches is None:
         centre, whiten = fit_scale(rows[0].double())
         model.centre.copy_(centre)
         model.whiten.copy_(whiten)
     else:
-        for block, its in zip(patches.blocks, rows, strict=True):
-            block.fit(its)
+        for block, part in zip(patches.blocks, rows, strict=True):
+            block.fit(part)
 
 
 def fit_scale(
     rows: Float[Tensor, "n 768"],
 ) -> tuple[Float[Tensor, " 768"], Float[Tensor, "768 768"]]:
-    """Fit the affine map that centres embeddings and partly evens out the spread of directions.
+    """Fit an affine map that centres embeddings and partly whitens them.
 
-    Directions that spread less than a thousandth of the widest are not scaled up further.
+    Variances below a thousandth of the largest are raised to it first.
 
     Returns:
-        The centre, and the matrix; mapped rows have a mean square of 1 per number.
+        The centre and the matrix; mapped rows have a mean square of 1 per number.
     """
     centre = rows.mean(dim=0)
     centred = rows - centre

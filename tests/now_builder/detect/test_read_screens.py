@@ -123,7 +123,10 @@ def test_of_a_release_the_test_pairs_alone_are_read(captures, tmp_path, monkeypa
 
 
 def test_of_a_release_of_other_pages_nothing_is_read(captures, tmp_path):
-    for name, split, problem in (("7", "test", "no screenshot of 1 of 1"), ("0", "dev", "no pair")):
+    for name, split, problem in (
+        ("7", "test", "no screenshot of 1 of 1"),
+        ("0", "dev", "no test pairs"),
+    ):
         release = release_of(tmp_path / name, f"00000_000{name}", split=split)
         with pytest.raises(FormatError, match=problem):
             ocr.read_screens(captures, tmp_path / "read.csv", "eng", release)
@@ -171,5 +174,5 @@ def test_the_text_of_elements_is_what_the_browser_showed(captures, tmp_path):
     release.mkdir()
     pairs = [Pair("00007_0000", "test", 0, "u", "s", "c", None, None, None, "")]
     write_pairs(release / "pairs.parquet", pairs)
-    with pytest.raises(FormatError, match="no elements of 1 pages of 1, such as 00007_0000"):
+    with pytest.raises(FormatError, match="no elements of 1 of 1 pages, such as 00007_0000"):
         ocr.read_elements(captures, tmp_path / "text.csv", release)

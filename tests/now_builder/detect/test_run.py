@@ -137,7 +137,7 @@ def test_shares_wait_for_nobody_and_the_last_writes_the_file(drawn, whole, setti
     last = settings.model_copy(update={"shards_from": "1/2"})
     summary = detect(drawn, features, last)
     assert (summary.fresh, summary.missing) == (2, 2)
-    assert "2 are with other shares" in str(summary)
+    assert "2 pages are left to other shares" in str(summary)
     assert not features.exists()
     again = detect(drawn, features, last)
     assert (again.fresh, again.missing) == (0, 2)
@@ -250,7 +250,7 @@ def test_other_weights_or_settings_ask_for_force(drawn, whole, weights, settings
     assert detect(drawn, features, new, force=True).fresh == 4
     with open_features(features) as now:
         assert now.attributes["weights_sha256"] == sha256_of(other)
-    with pytest.raises(ConfigError, match="no such weights"):
+    with pytest.raises(ConfigError, match="file not found"):
         detect(drawn, features, DetectSettings(weights=tmp_path / "none.safetensors"))
 
 

@@ -33,10 +33,10 @@ def test_what_cannot_be_had_or_does_not_go_together_is_refused(
 ):
     monkeypatch.setitem(sys.modules, "detectron2", None)
     for changed, problem in (
-        ({}, f"^detectron2: not installed; {re.escape(INSTALL_DETECTRON2)}$"),
+        ({}, f"^detectron2: not installed. Run: {re.escape(INSTALL_DETECTRON2)}$"),
         ({"regions": "hf:model"}, "regions 'hf:model': expected proposals, dom or detectron2:"),
-        ({"weights": weights}, "--weights: not with --regions detectron2:"),
-        ({"precision": "fp16"}, "precision fp16: not of a detectron2 model"),
+        ({"weights": weights}, "--weights: not possible with --regions detectron2:"),
+        ({"precision": "fp16"}, "precision fp16: not possible with detectron2"),
     ):
         settings = DetectSettings(**{"regions": "detectron2:config.yaml@random", **changed})
         with pytest.raises(ConfigError, match=problem):
@@ -292,8 +292,8 @@ def test_configs_that_cannot_be_used_are_refused(tmp_path):
     zoo, own = "COCO-Detection/faster_rcnn_R_50_C4_3x.yaml", tmp_path / "own.yaml"
     for content, regions, message in (
         ("", "nowhere.yaml@random", "neither a YAML file nor the name of one"),
-        ("", zoo, "MODEL.WEIGHTS of .* no file; expected"),
-        ("", f"{zoo}@x.pkl", "x.pkl: no such file; expected"),
+        ("", zoo, "MODEL.WEIGHTS .* not found. Give"),
+        ("", f"{zoo}@x.pkl", "x.pkl: file not found. Give"),
         ("MODEL: {STRANGE: 1}", f"{own}@random", "not a detectron2 config .*STRANGE"),
         ("SEED: !!python/object/apply:eval ['1']", f"{own}@random", "config .*python/object"),
         ("INPUT: {FORMAT: L}", f"{own}@random", "INPUT.FORMAT 'L', expected BGR or RGB"),
@@ -306,7 +306,7 @@ def test_configs_that_cannot_be_used_are_refused(tmp_path):
 @needs_detectron2
 def test_weights_of_another_model_or_none_at_all_are_refused(models, tmp_path):
     (fpn, fpn_weights), (_, c4_weights) = models["fpn"], models["c4"]
-    with pytest.raises(FormatError, match="not of this config: none that fit"):
+    with pytest.raises(FormatError, match="not of this config: weights for .* missing"):
         network_for(fpn, c4_weights)
     (tmp_path / "torn.pth").write_bytes(b"PK\3\4 torn")
     with pytest.raises(FormatError, match="not a readable detectron2 checkpoint"):

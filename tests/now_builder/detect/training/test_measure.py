@@ -142,7 +142,7 @@ def test_the_command_prints_the_figures_of_all_pages_of_a_pool(drawn, weights, m
 def test_a_pool_without_pages_and_weights_that_are_missing_are_errors(
     drawn, draw, weights, tmp_path
 ):
-    with pytest.raises(ConfigError, match="no such weights"):
+    with pytest.raises(ConfigError, match="file not found"):
         measure_detector(drawn, tmp_path / "none.safetensors")
     draw(tmp_path / "c", pages=4, sites=4, shards=1)
     plan = SplitPlan(seed=0, shares=Shares(train=1.0, dev=0.0, test=0.0))
