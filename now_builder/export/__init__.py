@@ -1,1 +1,1 @@
-"""Write a release for the tools of others, each by the library that owns the format."""
+"""Write a release in the formats of other tools, with their own libraries."""

@@ -1,7 +1,7 @@
-"""Corpus, queries and qrels of dev and test as BEIR has them, for both directions, by language.
+"""Write corpus, queries and qrels of dev and test for BEIR, by direction and language.
 
-As MTEB has them, with a module of tasks that ``mteb`` runs from the folder.
-Pictures and captions are stored once: a file a split and language, which many configurations name.
+For MTEB, a module of tasks is added. Pictures and captions are stored once, in a file per split and
+language that several configurations use.
 """
 
 import re
@@ -32,9 +32,9 @@ corpus = datasets.load_dataset("PATH_OF_THIS_FOLDER", "t2i-corpus", split="test"
 
 Configurations are `t2i-corpus`, `t2i-queries`, `t2i-qrels` (captions as queries, screenshots as the
 corpus; also as `corpus`, `queries`, `qrels`), `i2t-…` the other way round, and for each language
-`t2i-en-…` with pairs of that language alone. Splits are dev and test. Of each query its own pair is
-the one right document, also where captions are the same: scores are equal there, and a figure
-depends on how ties are broken."""
+`t2i-en-…` with pairs of that language only. Splits are dev and test. Each query has one relevant
+document, that of its own pair. Identical captions have equal scores, so figures depend on how ties
+are broken."""
 
 _ABOUT_TASKS = """
 
@@ -48,13 +48,13 @@ results = mteb.evaluate(mteb.get_model("mteb/baseline-random-encoder"), TASKS)
 
 def parts(source: Source) -> list[Part]:
     """Return a part for each file."""
-    found: list[Part] = []
+    listed: list[Part] = []
     for split in _SPLITS:
         for lang, pairs in _by_language(source.pairs[split]).items():
-            found += cut(source, pairs, f"images/{split}-{lang}-{{:05d}}-of-{{:05d}}.parquet")
+            listed += cut(source, pairs, f"images/{split}-{lang}-{{:05d}}-of-{{:05d}}.parquet")
             for folder in ("texts", *_WAYS):
-                found.append(Part(f"{folder}/{split}-{lang}-00000-of-00001.parquet", pairs))
-    return found
+                listed.append(Part(f"{folder}/{split}-{lang}-00000-of-00001.parquet", pairs))
+    return listed
 
 
 def write(source: Source, part: Part, path: Path) -> None:
@@ -86,7 +86,7 @@ def _write_images(source: Source, part: Part, path: Path) -> None:
 
 
 def finish(source: Source, out: Path, parts: Sequence[Part]) -> Loading:
-    """Return the configurations; for MTEB write the tasks, too."""
+    """Write the tasks for MTEB, and return the configurations."""
     about = _ABOUT
     if source.settings.to == "mteb":
         code = files("now_builder.export") / "now_tasks.py"
@@ -96,7 +96,7 @@ def finish(source: Source, out: Path, parts: Sequence[Part]) -> Loading:
 
 
 def _configurations(parts: Sequence[Part]) -> dict[str, dict[str, str]]:
-    """Return files by split of each direction and subset: all pairs, and those of a language."""
+    """Return the files of each direction and subset (all pairs, or one language) by split."""
     splits: dict[str, dict[str, None]] = defaultdict(dict)
     for part in parts:
         folder, _, name = part.name.partition("/")
@@ -104,24 +104,24 @@ def _configurations(parts: Sequence[Part]) -> dict[str, dict[str, str]]:
             split, lang = name.split("-")[:2]
             for subset in ("", f"-{lang}"):
                 splits[subset][split] = None
-    found: dict[str, dict[str, str]] = {}
-    for subset, own in sorted(splits.items()):
+    files: dict[str, dict[str, str]] = {}
+    for subset, of_subset in sorted(splits.items()):
         for way, (queries, corpus) in _WAYS.items():
             for name, folder in (("corpus", corpus), ("queries", queries), ("qrels", way)):
-                patterns = {split: f"{folder}/{split}{subset}-*.parquet" for split in own}
-                found[f"{way}{subset}-{name}"] = patterns
-    return {name: found[f"t2i-{name}"] for name in ("corpus", "queries", "qrels")} | found
+                patterns = {split: f"{folder}/{split}{subset}-*.parquet" for split in of_subset}
+                files[f"{way}{subset}-{name}"] = patterns
+    return {name: files[f"t2i-{name}"] for name in ("corpus", "queries", "qrels")} | files
 
 
 def _by_language(pairs: Iterable[Pair]) -> dict[str, list[Pair]]:
-    """Return pairs by the primary tag of their language, ``und`` where there is none."""
-    found: dict[str, list[Pair]] = defaultdict(list)
+    """Group pairs by the primary tag of their language, ``und`` without one."""
+    pairs_of: dict[str, list[Pair]] = defaultdict(list)
     for pair in pairs:
         tag = re.match(r"[a-z]{2,8}", (pair.lang or "").lower())
-        found[tag[0] if tag else "und"].append(pair)
-    return dict(sorted(found.items()))
+        pairs_of[tag[0] if tag else "und"].append(pair)
+    return dict(sorted(pairs_of.items()))
 
 
 def _id(pair: Pair, folder: str) -> str:
-    """Return an id: another of a picture than of its caption, for tools that drop equal ones."""
+    """Return an id that differs for picture and caption, since some tools drop equal ids."""
     return f"{pair.key}.{'image' if folder == 'images' else 'text'}"

@@ -1,4 +1,4 @@
-"""Card and Croissant metadata of an export: the release's, with the export's own files in them."""
+"""Make the card and Croissant metadata of an export from those of its release."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,16 +11,16 @@ from now_builder.formats.io import read_json
 from now_builder.formats.split import SPLITS
 
 PLACEHOLDER = "OWNER/NAME"
-"""Name of the data set in its card, until it has one on the hub."""
+"""Name of the data set in its card, before it is published on the hub."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """How an export is loaded.
+    """Instructions for loading an export.
 
     Attributes:
-        configurations: Files by split, as patterns, of each configuration for ``datasets``.
-        section: Text of the card, in Markdown.
+        configurations: Patterns of files by configuration of ``datasets`` and by split.
+        section: Section of the card, in Markdown.
     """
 
     configurations: Mapping[str, Mapping[str, str]]
@@ -30,7 +30,7 @@ class Loading:
 _CARD = re.compile(
     r"---\n(.*?)^(?:configs:\n.*?^)?---\n+(\S.*?)\n\n(.*?)((?:^## .*)?)", re.MULTILINE | re.DOTALL
 )
-"""Head without the files, title, what stands before the first section, and the sections."""
+"""Head without the files, title, text before the first section, and the sections."""
 
 Card = tuple[str, str, str, str]
 """The parts of a release's card."""
@@ -40,26 +40,26 @@ def read_card(path: Path) -> Card:
     """Read a release's card.
 
     Raises:
-        FormatError: If it is missing, no text, or not made as ``package`` makes it.
+        FormatError: If it is missing, not a text, or not in the form that ``package`` writes.
     """
     if not path.exists():
-        made = "a release made by `now-builder package`, not one that was planted or drawn from it"
-        raise FormatError(path, f"file not found, expected {made}")
+        raise FormatError(path, "file not found. Give a release made by `now-builder package`")
     try:
-        found = _CARD.fullmatch(path.read_text(encoding="utf-8"))
+        match = _CARD.fullmatch(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise FormatError(path, f"no card that can be read ({error})") from None
-    if found is None:
-        raise FormatError(path, "expected a head between lines ---, a title and a text under it")
-    head, title, first, sections = found.groups()
+        raise FormatError(path, f"cannot be read ({error})") from None
+    if match is None:
+        raise FormatError(path, "expected a head between lines ---, a title and text below it")
+    head, title, first, sections = match.groups()
     return head, title, first, sections
 
 
 def export_card(card: Card, loading: Loading, digest: str) -> str:
-    """Return the card of an export, by that of its release.
+    """Return the card of an export, made from its release's.
 
-    ``digest`` stands in each configuration: ``datasets`` caches by the folder's last name and the
-    configurations, so that it would go on with an earlier export to a folder of that name.
+    Each configuration contains ``digest``, because ``datasets`` caches by folder name and
+    configurations: without it, another export to a folder of the same name would come from the
+    cache.
     """
     head, title, first, sections = card
     lines = ["configs:"] if loading.configurations else []
@@ -68,8 +68,8 @@ def export_card(card: Card, loading: Loading, digest: str) -> str:
         for split, path in files.items():
             lines += [f"      - split: {split}", f"        path: {path}"]
     head += "".join(f"{line}\n" for line in lines)
-    told = f"## Load it\n\n{loading.section}\n\n"
-    return f"---\n{head}---\n\n{title}\n\n{first}{told}{sections}"
+    section = f"## Load it\n\n{loading.section}\n\n"
+    return f"---\n{head}---\n\n{title}\n\n{first}{section}{sections}"
 
 
 _TYPES = {
@@ -85,7 +85,7 @@ def read_croissant(path: Path) -> dict[str, Any]:
     Raises:
         FormatError: If it is missing, or has no list ``recordSet`` of nodes with ``@id``.
     """
-    tree = read_json(path, "no such file; package the release again")
+    tree = read_json(path, "file not found. Package the release again")
     nodes = tree.get("recordSet") if isinstance(tree, dict) else None
     if not isinstance(nodes, list) or not all(isinstance(n, dict) and "@id" in n for n in nodes):
         raise FormatError(path, "expected a list recordSet of nodes with @id")
@@ -93,7 +93,7 @@ def read_croissant(path: Path) -> dict[str, Any]:
 
 
 def describe_parquet(release: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
-    """Return a release's Croissant tree with the export's files and columns in it."""
+    """Return a release's Croissant tree with the export's files and columns."""
     records = [node for node in release["recordSet"] if node["@id"] == "splits"]
     tree: dict[str, Any] = {**release, "distribution": [], "recordSet": records}
     for split in SPLITS:
@@ -101,11 +101,11 @@ def describe_parquet(release: Mapping[str, Any], columns: Sequence[str]) -> dict
             "encodingFormat": "application/x-parquet", "includes": f"data/{split}-*.parquet",
         }  # fmt: skip
         tree["distribution"].append(_node("cr:FileSet", f"{split}-files", **files))
-        about = f"One row a pair of {split}, in pair order."
+        about = f"One row per pair of {split}, in pair order."
         rows = [_column(split, name) for name in columns]
         tree["recordSet"].append(_node("cr:RecordSet", split, description=about, field=rows))
     if "image" in columns:
-        tree["rai:dataCollectionRawData"] = "Screenshots are in it; HTML is kept by the maker."
+        tree["rai:dataCollectionRawData"] = "Screenshots are included; the maker keeps the HTML."
     return tree
 
 
@@ -117,7 +117,7 @@ def _column(split: str, name: str) -> dict[str, Any]:
     source: dict[str, Any] = {"fileSet": {"@id": f"{split}-files"}, "extract": {"column": name}}
     if name == "image":
         source["transform"] = {"jsonPath": "bytes"}
-    kind = _TYPES.get(name, "sc:Integer" if name.startswith("tokens_") else "sc:Text")
+    data_type = _TYPES.get(name, "sc:Integer" if name.startswith("tokens_") else "sc:Text")
     repeated = {"repeated": True} if _MANY.fullmatch(name) else {}
-    field = {"@type": "cr:Field", "@id": f"{split}/{name}", "name": name, "dataType": kind}
+    field = {"@type": "cr:Field", "@id": f"{split}/{name}", "name": name, "dataType": data_type}
     return {**field, **repeated, "source": source}

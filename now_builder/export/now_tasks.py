@@ -1,10 +1,10 @@
-"""Tasks for ``mteb``: a page's caption by its screenshot and the other way round, by language.
+"""Define tasks for ``mteb``: retrieve captions by screenshots and screenshots by captions.
 
-``now-builder export --to mteb`` copies this module into its folder, whose pairs it is about::
+``now-builder export --to mteb`` copies this module into its folder and the tasks read its pairs::
 
     results = mteb.evaluate(model, now_tasks.TASKS)
 
-A task has a subset for all languages, named as the direction, and one a language (``t2i-en``).
+A task has a subset for all languages, such as ``t2i``, and one per language, such as ``t2i-en``.
 """
 
 import json
@@ -23,38 +23,38 @@ _CARD = DatasetCard.load(_FOLDER / "README.md").data.to_dict()
 
 
 class _OwnPair(AbsTaskRetrieval):  # type: ignore[misc]
-    """Retrieval of the one document that belongs to a query."""
+    """Retrieval of the only relevant document of a query."""
 
     def task_specific_scores(
         self, scores: Any, qrels: Any, results: Any, **_: str
     ) -> dict[str, float]:
-        """Add ``expected_recall_at_k``, in which ties count by expectation.
+        """Add ``expected_recall_at_k``, the expected recall under random tie-breaking.
 
         Equal captions have equal scores; ``recall_at_k`` orders ties by id, as trec_eval does.
-        With g documents above a query's own and e others equal to it, its expected hit is
-        clip((k - g) / (e + 1), 0, 1), as on the board of noise-of-web.
+        With g documents above the relevant one and e others equal to it, its expected hit is
+        clip((k - g) / (e + 1), 0, 1), as on the noise-of-web leaderboard.
         """
         del scores
         hits = dict.fromkeys((1, 5, 10), 0.0)
-        for query, found in results.items():
-            (own,) = (found.get(document) for document in qrels[query])
-            if own is not None:  # else it is not among the best 1,000
-                greater = sum(score > own for score in found.values())
-                equal = sum(score == own for score in found.values())
+        for query, ranked in results.items():
+            (relevant,) = (ranked.get(document) for document in qrels[query])
+            if relevant is not None:  # else it is not among the best 1,000
+                greater = sum(score > relevant for score in ranked.values())
+                equal = sum(score == relevant for score in ranked.values())
                 for cutoff in hits:
                     hits[cutoff] += min(max((cutoff - greater) / equal, 0.0), 1.0)
         return {f"expected_recall_at_{k}": hit / len(results) for k, hit in hits.items()}
 
 
 def _metadata(way: Literal["i2t", "t2i"]) -> TaskMetadata:
-    """Read a task's metadata off the card: its configurations name subsets and languages."""
+    """Read a task's metadata from the card, whose configurations name subsets and languages."""
     name = str(_CARD["pretty_name"])
     subsets: dict[str, list[str]] = {}
     for config in _CARD["configs"]:
-        found = re.fullmatch(rf"({way}(?:-(\w+))?)-qrels", config["config_name"])
-        if found and any(files["split"] == "test" for files in config["data_files"]):
-            code = _hf_lang_to_iso_lang_script(found[2]) if found[2] else None
-            subsets[found[1]] = [code or "und-Zyyy"] if found[2] else []
+        match = re.fullmatch(rf"({way}(?:-(\w+))?)-qrels", config["config_name"])
+        if match and any(files["split"] == "test" for files in config["data_files"]):
+            code = _hf_lang_to_iso_lang_script(match[2]) if match[2] else None
+            subsets[match[1]] = [code or "und-Zyyy"] if match[2] else []
     subsets[way] = sorted({code for codes in subsets.values() for code in codes})
     return TaskMetadata(
         name=re.sub(r"\W+", "", name) + {"i2t": "I2T", "t2i": "T2I"}[way] + "Retrieval",

@@ -1,4 +1,4 @@
-"""The pairs of a release with their screenshots, and how they are cut into files and groups."""
+"""Read the pairs of a release with their screenshots, and divide them into files and groups."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from now_builder.formats.shard import image_kind
 from now_builder.formats.split import SPLITS
 
 _GROUP, _GROUP_BYTES = 100, 256 * 10**6
-"""Most rows, and most bytes of their pictures, in a row group, which readers read whole."""
+"""Maximum rows, and bytes of their pictures, in a row group, which readers read as a whole."""
 _ROW_BYTES = 4096
 FILE_BYTES = 500 * 10**6
 """Approximate size of a file."""
@@ -33,9 +33,9 @@ class Source:
     """The inputs of an export.
 
     Attributes:
-        pairs: By split.
-        screenshots: By key; none without captures.
-        tokens: Token ids of each pair, by split and tokenizer, if they are wanted.
+        pairs: Pairs by split.
+        screenshots: Screenshots by key; empty without captures.
+        tokens: Token ids of each pair by split and tokenizer; empty unless requested.
     """
 
     release: Path
@@ -55,14 +55,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A pair with the bytes of its screenshot, which are empty without captures."""
+    """A pair with the bytes of its screenshot, empty without captures."""
 
     pair: Pair
     picture: bytes
 
     @property
     def kind(self) -> str:
-        """Ending of the picture's file, ``png`` or ``webp``."""
+        """Extension of the picture's file, ``png`` or ``webp``."""
         return image_kind(self.picture)
 
 
@@ -70,24 +70,24 @@ def read_source(release: Path, settings: ExportSettings) -> Source:
     """Read the pairs of a release and find their screenshots.
 
     Raises:
-        ConfigError: If the format needs pictures and no captures are given.
-        FormatError: If release or captures are torn, or the captures are not those of the release.
+        ConfigError: If the format needs captures or does not support tokens and regions.
+        FormatError: If release or captures are damaged, or the captures are of another release.
     """
     if settings.captures is None and settings.to != "parquet":
         raise ConfigError(
-            f"--captures is not given, expected the folder that the release was packaged from: "
-            f"--to {settings.to} is about its screenshots"
+            f"--to {settings.to} needs screenshots. Give as --captures the folder from which the "
+            "release was packaged"
         )
     if (settings.tokens or settings.regions) and settings.to != "parquet":
-        raise ConfigError(f"--tokens and --regions are of --to parquet, found --to {settings.to}")
+        raise ConfigError(f"--tokens and --regions need --to parquet, found --to {settings.to}")
     every = read_pairs(release)
     pairs: dict[str, list[Pair]] = {
         split: [pair for pair in every if pair.split == split] for split in SPLITS
     }
-    for name, own in pairs.items():
-        found = [pair.pair_index for pair in own]
-        if not own or found != [*range(len(own))]:
-            problem = f"pair_index of {name} is {found!s:.40}, expected 0, 1, 2, …"
+    for name, of_split in pairs.items():
+        indices = [pair.pair_index for pair in of_split]
+        if not indices or indices != [*range(len(indices))]:
+            problem = f"pair_index of {name} is {indices!s:.40}, expected 0, 1, 2, …"
             raise FormatError(release / "pairs.parquet", problem)
     screenshots = {} if settings.captures is None else find_screenshots(settings.captures, every)
     tokens: dict[tuple[str, str], list[list[int]]] = {}
@@ -102,7 +102,7 @@ def read_source(release: Path, settings: ExportSettings) -> Source:
 
 
 def cut_splits(source: Source, name: str) -> list[Part]:
-    """Cut the pairs of each split into parts, with ``SPLIT`` in ``name`` replaced by its own."""
+    """Divide the pairs of each split into parts; ``SPLIT`` in ``name`` becomes the split's name."""
     return [
         part
         for split, pairs in source.pairs.items()
@@ -111,9 +111,9 @@ def cut_splits(source: Source, name: str) -> list[Part]:
 
 
 def cut(source: Source, pairs: Sequence[Pair], name: str) -> Iterator[Part]:
-    """Cut pairs into as few parts as the size allows, of nearly equal bytes, in their order.
+    """Divide pairs, in order, into the fewest parts of nearly equal size up to ``FILE_BYTES``.
 
-    The number of a part and of all parts are filled into ``name``.
+    ``name`` is formatted with the number of the part and of all parts.
     """
     other = _ROW_BYTES + (REGIONS * DIMENSION * 4 if source.settings.regions else 0)
     sizes = [
@@ -135,7 +135,7 @@ def rows(source: Source, pairs: Iterable[Pair]) -> Iterator[Row]:
 
 
 def groups(read: Iterable[Row]) -> Iterator[list[Row]]:
-    """Gather rows into the row groups of a Parquet file, bounded in rows and in bytes."""
+    """Collect rows into the row groups of a Parquet file, limited in rows and bytes."""
     group: list[Row] = []
     size = 0
     for row in read:

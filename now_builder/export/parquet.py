@@ -1,4 +1,4 @@
-"""A release as Parquet that ``datasets.load_dataset`` reads as it is, pictures included."""
+"""Write a release as Parquet for ``datasets.load_dataset``, with pictures."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ from now_builder.formats.io import atomic_write, write_json
 from now_builder.formats.release import DATA_FOLDER
 
 Column: TypeAlias = tuple[pa.DataType, dict[str, Any]]
-"""Type of a column, and what ``datasets`` wants to know about it."""
+"""Type of a column, and its feature in ``datasets``."""
 
 PICTURE: Column = pa.struct([("bytes", pa.binary()), ("path", pa.string())]), {"_type": "Image"}
 _TEXTS = ("url", "site", "lang", "caption", "caption_source")
@@ -31,7 +31,7 @@ def parts(source: Source) -> list[Part]:
 
 
 def write(source: Source, part: Part, path: Path) -> None:
-    """Write a file with the columns of a release."""
+    """Write a file of pairs."""
     split = part.pairs[0].split
     with ExitStack() as stack:
         h5 = source.release / DATA_FOLDER / f"{split}.h5"
@@ -45,7 +45,7 @@ def write(source: Source, part: Part, path: Path) -> None:
             pq.ParquetWriter(
                 stack.enter_context(temporary.open("wb")),
                 schema,
-                # Pictures are packed already, and their bytes order nothing.
+                # Pictures are compressed already, and statistics of long values are useless.
                 compression={_leaf(schema, name): "zstd" for name in plain},
                 use_dictionary=["site", "lang", "caption_source"],
                 write_statistics=["key", "pair_index", "site", "lang"],
@@ -95,23 +95,24 @@ def _table(source: Source, group: Sequence[Row], features: Features, schema: pa.
         "flags": [pair.flags.split(",") if pair.flags else [] for pair in pairs],
         **{name: [getattr(pair, name) for pair in pairs] for name in _TEXTS},
     }
-    wanted = {"boxes", "scores", "classes", "regions"}.intersection(schema.names)
-    columns |= {name: features.column(name, span) for name in wanted}
-    own = {name: ids for (split, name), ids in source.tokens.items() if split == pairs[0].split}
-    columns |= {f"tokens_{name}": ids[span] for name, ids in own.items()}
+    stored = {"boxes", "scores", "classes", "regions"}.intersection(schema.names)
+    columns |= {name: features.column(name, span) for name in stored}
+    for (split, name), ids in source.tokens.items():
+        if split == pairs[0].split:
+            columns[f"tokens_{name}"] = ids[span]
     arrays = [_cells(columns[field.name], field.type) for field in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def pictures(group: Iterable[Row]) -> list[dict[str, Any]]:
-    """Return the cells of a column of pictures."""
+    """Return the cells of a picture column."""
     return [
         {"bytes": row.picture, "path": f"{row.pair.key}.{row.kind}"} for row in group if row.picture
     ]
 
 
 def schema_of(columns: dict[str, Column]) -> pa.Schema:
-    """Return the schema of a file, which says of itself what ``datasets`` makes of it."""
+    """Return the schema of a file, with the features of ``datasets`` as metadata."""
     features = {name: feature for name, (_, feature) in columns.items()}
     metadata = {b"huggingface": json.dumps({"info": {"features": features}})}
     return pa.schema([(name, kind) for name, (kind, _) in columns.items()], metadata=metadata)
@@ -124,26 +125,26 @@ def value(kind: str) -> Column:
 
 
 def _list(kind: str, length: int = -1) -> Column:
-    # "Sequence" is what every release of datasets understands; it reads it as its own List.
+    # Every version of datasets understands "Sequence"; new ones read it as List.
     inner, feature = value(kind)
     return pa.list_(inner, length), {"feature": feature, "length": length, "_type": "Sequence"}
 
 
 def _array(width: int, kind: str) -> Column:
-    """Numbers by region: lists of fixed length, so that they come as one array."""
+    """Return a column of numbers per region, in lists of fixed length that load as one array."""
     row, feature = _list(kind, width)
     whole = {"feature": feature, "length": REGIONS, "_type": "Sequence"}
     return pa.list_(row, REGIONS), whole
 
 
 def _leaf(schema: pa.Schema, name: str) -> str:
-    """Name the column as Parquet does: a list's values lie two levels below."""
+    """Return Parquet's name of a column; a list's values are two levels below."""
     kind, lists = schema.field(name).type, (pa.ListType, pa.FixedSizeListType)
     return f"{name}.list.element" if isinstance(kind, lists) else name
 
 
 def _cells(values: Any, kind: pa.DataType) -> pa.Array:
-    """Return a column; arrays keep their numbers as they are in memory."""
+    """Return a column, without converting the numbers of arrays."""
     if not isinstance(values, np.ndarray):
         return pa.array(values, kind)
     cells = pa.array(values.ravel(), _innermost(kind))
@@ -160,18 +161,18 @@ _OTHER = "content ids by another tokenizer; vocabulary in the release"
 _ABOUT = {
     "image": "screenshot, 720 × 1280 px",
     "key": "id of the page, which never changes",
-    "pair_index": "row of the split, as in every file of the release",
-    "url": "as listed",
+    "pair_index": "row in the split, as in every file of the release",
+    "url": "URL, as listed",
     "site": "host name",
     "lang": "language, detected from caption and page; und if undecided",
     "caption": "meta description",
     "caption_source": "place of the caption in the page",
-    "flags": "flags such as email or blank, by rules that can err",
+    "flags": "flags such as email or blank, set by rules that can err",
     "boxes": "36 regions, best first: left, top, right, bottom, in px of the screenshot",
-    "scores": "of the regions, in [0, 1]",
-    "classes": "of the regions: index into the detector's `classes` below, −1 for none",
+    "scores": "scores of the regions, in [0, 1]",
+    "classes": "classes of the regions: index into the detector's `classes` below, −1 for none",
     "tokens_jieba": "content ids of the caption; vocabulary in the release",
     "tokens_bpe": "the same by BPE",
     "tokens_bert": "the same by BERT's WordPiece",
-    "regions": "36 × 768 features",
+    "regions": "features of the regions, 36 × 768 numbers",
 }

@@ -1,7 +1,7 @@
-"""Write a release in another tool's format, file by file; files that stand are kept.
+"""Write a release in another tool's format, file by file; existing files are kept.
 
-A format is a module: ``parts`` lists its files or folders, ``write`` writes one whole, by rename,
-and ``finish`` what goes beside them, and returns how all is loaded.
+A format is a module: ``parts`` lists its files or folders, ``write`` writes one atomically, and
+``finish`` writes the other files and returns instructions for loading.
 """
 
 import hashlib
@@ -31,15 +31,15 @@ from now_builder.formats.io import (
 from now_builder.formats.release import LICENCES, read_manifest
 from now_builder.program.progress import track_progress
 
-_BESIDE = {
+_OTHER_FILES = {
     "parquet": ("croissant.json",),
     "webdataset": ("sizes.json",),
     "openclip": ("train.csv", "dev.csv", "test.csv"),
     "mteb": ("now_tasks.py",),
 }
-"""What ``finish`` writes, by format."""
+"""Files that ``finish`` writes, by format."""
 RECORD = "export.json"
-"""File of an export, written first: of what it is, by which settings."""
+"""Export metadata (source, settings); written first."""
 
 
 class ExportRecord(Strict):
@@ -47,8 +47,8 @@ class ExportRecord(Strict):
 
     Attributes:
         to: Format.
-        digest: Hash of manifest, pairs and screenshots, of the settings and the versions.
-        files: What ``--force`` removes, by path in the export.
+        digest: Hash of manifest, pairs, screenshots, settings and versions.
+        files: Paths in the export that ``--force`` removes.
     """
 
     to: str
@@ -62,20 +62,19 @@ def export(
     settings: ExportSettings,
     force: bool = False,  # noqa: FBT001, FBT002 - as in every stage
 ) -> dict[str, int]:
-    """Write a release as ``settings.to`` says and, last, ``README.md``, its card.
+    """Write a release in the format ``settings.to`` and, last, its card ``README.md``.
 
-    Of a release of licensed pages also ``licences.csv``, which goes with every copy. Files that
-    stand are kept, so a run that was killed goes on; the same release, captures and settings give
-    the same bytes.
+    Every copy of a release of licensed pages gets their ``licences.csv``. Existing files are kept,
+    so a killed run can be resumed; the same release, captures and settings give the same bytes.
 
     Returns:
-        Pairs by file.
+        Number of pairs by file.
 
     Raises:
-        ConfigError: If settings do not go together, ``out`` has files that are no export's, or it
-            holds an export of another release or by other settings, and ``force`` is off.
-        FormatError: If release or captures are torn, the captures are not those of the release, or
-            its card or metadata are not as ``package`` writes them; nothing is written then.
+        ConfigError: If settings contradict each other, or ``out`` contains other files or, without
+            ``force``, an export of another release or settings.
+        FormatError: If release or captures are damaged, the captures are of another release, or
+            card or metadata are not in the form that ``package`` writes; nothing is written then.
     """
     source = read_source(release, settings)
     card = read_card(release / "DATASET_CARD.md")
@@ -84,7 +83,7 @@ def export(
     parts = writer.parts(source)
     licensed = LICENCES in read_manifest(release).files
     last = [*([LICENCES] if licensed else []), "README.md"]
-    names = [*(part.name for part in parts), *_BESIDE.get(settings.to, ()), *last]
+    names = [*(part.name for part in parts), *_OTHER_FILES.get(settings.to, ()), *last]
     record = ExportRecord(to=settings.to, digest=_digest(source, parts), files=names)
     with lock_folder(out):
         _make_room(out, record, force=force)
@@ -99,20 +98,19 @@ def export(
 
 
 def _digest(source: Source, parts: Sequence[Part]) -> str:
-    """Hash the content and the settings of an export."""
+    """Hash the inputs and settings of an export."""
     settings = source.settings.model_dump(exclude={"captures"})
     hashed = [sha256_of(source.release / name) for name in ("manifest.json", "pairs.parquet")]
     tree = [
         hashed, settings,
         [(part.name, len(part.pairs)) for part in parts],
-        {key: found.sha256 for key, found in source.screenshots.items()}, pa.__version__,
-        __version__,
+        {key: shot.sha256 for key, shot in source.screenshots.items()}, pa.__version__, __version__,
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(tree).encode()).hexdigest()
 
 
 def _make_room(out: Path, record: ExportRecord, *, force: bool) -> None:
-    """Drop what a killed run left half-written and, by force, an export that stands there."""
+    """Delete partial output and, with ``force``, an existing export."""
     check_folder_is_ours(out, RECORD)
     path = out / RECORD
     for folder in {out, *((out / name).parent for name in record.files)}:
@@ -120,19 +118,20 @@ def _make_room(out: Path, record: ExportRecord, *, force: bool) -> None:
     try:
         old = build(ExportRecord, read_json(path, ""), str(path)) if path.exists() else None
     except NowError as error:
-        raise FormatError(path, f"{error}; delete the folder".removeprefix(f"{path}: ")) from None
+        problem = str(error).removeprefix(f"{path}: ")
+        raise FormatError(path, f"{problem}. Delete the folder") from None
     ours = old.files if old else []
     taken = [name for name in record.files if name not in ours and (out / name).exists()]
     if taken:
-        raise ConfigError(f"{out / taken[0]}: exists, and is of no export; name another OUT")
+        raise ConfigError(f"{out / taken[0]}: exists, but not from an export. Give another OUT")
     if old == record and not force:
         return
     if old and not force:
         raise ConfigError(
-            f"{out}: exported from another release or by other settings; --force replaces the "
-            "export"
+            f"{out}: exported from another release or with other settings. Give --force to replace "
+            "it"
         )
-    for name in reversed(ours):  # README.md first: what is left is incomplete
+    for name in reversed(ours):  # README.md first, so that the rest is incomplete
         path = out / name
         if out.resolve() not in path.resolve().parents:
             raise FormatError(out / RECORD, f"files: {name!r:.80} lies outside the folder")

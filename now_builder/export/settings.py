@@ -13,9 +13,8 @@ class IncludedSettings(Strict):
 
     captures: Path | None = Field(
         None,
-        description="Folder that the release was packaged from, for its screenshots. publish "
-        "refuses them unless the release's licence lets others have copies, or it was packaged "
-        "--licensed.",
+        description="Captures folder of the release, for its screenshots. publish sends them only "
+        "if the release's licence allows copies or it was packaged --licensed.",
     )
     tokens: bool = Field(False, description="Add the token ids of each tokenizer (Parquet only).")
     regions: bool = Field(False, description="Add the 36 x 768 region features (Parquet only).")
@@ -25,13 +24,15 @@ class ExportSettings(IncludedSettings):
     """Settings of ``export``."""
 
     to: Literal["parquet", "webdataset", "openclip", "beir", "mteb"] = Field(
-        description="Format. parquet: for datasets.load_dataset, without --captures without "
-        "pictures; webdataset: shards; openclip: CSV and pictures; beir: corpus, queries and qrels "
-        "of dev and test; mteb: the same with a task for MTEB."
+        description="Format. parquet: for datasets.load_dataset, with pictures if --captures is "
+        "given; webdataset: shards; openclip: CSV and pictures; beir: corpus, queries and qrels of "
+        "dev and test; mteb: the same with tasks for MTEB."
     )
 
 
 class PublishSettings(IncludedSettings):
     """Settings of ``publish``."""
 
-    private: bool = Field(False, description="Create a private data set, for its owner only.")
+    private: bool = Field(
+        False, description="Create a private data set, visible to its owner only."
+    )

@@ -1,4 +1,4 @@
-"""Shards as ``webdataset`` and OpenCLIP read them: ``key.webp``, ``key.txt``, ``key.json``."""
+"""Write shards of ``key.webp``, ``key.txt``, ``key.json`` for ``webdataset`` and OpenCLIP."""
 
 import json
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ import webdataset
 pairs = webdataset.WebDataset("train-00000.tar", shardshuffle=False).decode("pil")
 ```
 
-Shards `train-00000.tar` and so on, in pair order. A sample is `key.webp` or `key.png`, the
-screenshot; `key.txt`, the caption; `key.json`, the pair's row of `pairs.parquet`. OpenCLIP reads
-them as `--dataset-type webdataset --train-data '{pattern}'`, and their sizes from `sizes.json`."""
+Shards `train-00000.tar` and so on are in pair order. A sample is `key.webp` or `key.png`, the
+screenshot; `key.txt`, the caption; `key.json`, the pair's row of `pairs.parquet`. Options for
+OpenCLIP: `--dataset-type webdataset --train-data '{pattern}'`; it reads sizes from `sizes.json`."""
 
 
 def parts(source: Source) -> list[Part]:
@@ -41,7 +41,7 @@ def write(source: Source, part: Part, path: Path) -> None:
 
 
 def finish(source: Source, out: Path, parts: Sequence[Part]) -> Loading:
-    """Write ``sizes.json``, the pairs of each shard."""
+    """Write ``sizes.json``, the number of pairs in each shard."""
     write_json(out / "sizes.json", {part.name: len(part.pairs) for part in parts})
     last = sum(part.name.startswith("train-") for part in parts) - 1
     pattern = f"train-{{00000..{last:05d}}}.tar"

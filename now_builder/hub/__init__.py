@@ -1,1 +1,1 @@
-"""The Hugging Face hub: models found there, NoW's own archive fetched, releases published."""
+"""Use the Hugging Face hub: find models, download NoW, publish releases."""

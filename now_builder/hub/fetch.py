@@ -1,4 +1,4 @@
-"""Fetch NoW as its authors published it: one zip on the hub, unpacked for ``pc2-baseline``."""
+"""Download NoW as its authors published it, a zip on the hub, and unpack it."""
 
 import logging
 import lzma
@@ -25,15 +25,16 @@ from now_builder.formats.split import SPLITS
 from now_builder.hub.client import hub_errors, size_text
 
 REPOSITORY, ARCHIVE = "NJUyued/NoW", "NoW.zip"
-"""The authors' data set on the hub, and its one large file."""
+"""The authors' data set on the hub, and its large file."""
 MARKER = "fetched.json"
 _UNPACKED = 3.2
-"""Bytes unpacked for a byte of the archive: 11.1 GB of float32 features in 3.53 GB."""
+"""Ratio of unpacked to packed size: 11.1 GB of float32 features in 3.53 GB."""
 _NO_ZIP = (
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError, RuntimeError, EOFError,
     ValueError,
 )  # fmt: skip
 
+_REMOVED = "It was removed. Run the same command again"
 _log = logging.getLogger(__name__)
 
 
@@ -43,7 +44,7 @@ class Fetched(Strict):
     Attributes:
         revision: Commit of the data set.
         bytes: Size of the archive.
-        sha256: Its hash, checked; ``None`` where the hub names none.
+        sha256: Its verified hash; ``None`` if the hub does not give it.
     """
 
     repository: str
@@ -54,7 +55,7 @@ class Fetched(Strict):
 
 @dataclass(frozen=True, slots=True)
 class _Remote:
-    """The archive as the hub describes it; another host that stores it gets no token."""
+    """The archive as the hub describes it; ``headers`` have no token for another host."""
 
     location: str
     headers: dict[str, str]
@@ -68,22 +69,22 @@ def fetch_now(
 ) -> str:
     """Download the authors' archive, check and unpack it, and write ``fetched.json`` last.
 
-    A download that was cut goes on where it was. The archive is removed when it is unpacked.
+    An interrupted download is resumed. The archive is removed after unpacking.
 
     Returns:
         One line about the content.
 
     Raises:
-        NowError: If the hub cannot be reached or refuses, or the disk is too small.
+        NowError: If the hub cannot be reached or reports an error, or the disk is too small.
         ConfigError: If another command writes in the folder.
-        FormatError: If the archive is torn, or is not NoW's.
+        FormatError: If the archive is damaged or not NoW's.
     """
     marker = folder / MARKER
     if marker.exists() and not force:
-        build(Fetched, read_json(marker, "no such file"), str(marker))
-        return f"{folder}: there already, {_described(folder)}"
+        build(Fetched, read_json(marker, "file not found"), str(marker))
+        return f"{folder}: downloaded already, {_summary(folder)}"
     if (folder / "manifest.json").exists():
-        raise FormatError(folder, "a release made by package, expected another folder")
+        raise FormatError(folder, "contains a release made by package. Give another folder")
     with lock_folder(folder):
         return _fetch(folder, endpoint)
 
@@ -91,20 +92,20 @@ def fetch_now(
 def _fetch(folder: Path, endpoint: str | None) -> str:
     marker = folder / MARKER
     remove_leftovers(folder)
-    remote = _find(endpoint)  # what cannot be had costs nothing that is there
+    remote = _find(endpoint)  # before anything is deleted
     if marker.exists():
         marker.unlink()
         for name in (*NOW_NAMES, "vocab"):
             shutil.rmtree(folder / name, ignore_errors=True)
     archive = folder / f".{ARCHIVE}.{(remote.fetched.sha256 or remote.fetched.revision)[:12]}.part"
     for part in set(folder.glob(f".{ARCHIVE}.*.part")) - {archive}:
-        part.unlink()  # of what the hub had before
+        part.unlink()  # of an earlier revision
     _download(remote, archive)
     _unpack(archive, folder)
-    described = _described(folder)
+    summary = _summary(folder)
     write_json(marker, remote.fetched.model_dump(mode="json"))
     archive.unlink()
-    return f"{folder}: {described}"
+    return f"{folder}: {summary}"
 
 
 def _find(endpoint: str | None) -> _Remote:
@@ -114,20 +115,20 @@ def _find(endpoint: str | None) -> _Remote:
     with hub_errors(f"{REPOSITORY}/{ARCHIVE}"):
         url = hf_hub_url(REPOSITORY, ARCHIVE, repo_type="dataset", endpoint=endpoint)
         headers = build_hf_headers()
-        found = get_hf_file_metadata(url, headers=headers, endpoint=endpoint)
-    if found.size is None or found.commit_hash is None:
-        raise NowError(f"{url}: no size or no commit in the answer: not a hub")
-    if urlsplit(found.location).netloc != urlsplit(url).netloc:
+        file = get_hf_file_metadata(url, headers=headers, endpoint=endpoint)
+    if file.size is None or file.commit_hash is None:
+        raise NowError(f"{url}: the answer has no size or no commit, so this is not a hub")
+    if urlsplit(file.location).netloc != urlsplit(url).netloc:
         headers.pop("authorization", None)
-    sha256 = found.etag if found.etag and len(found.etag) == 64 else None
+    sha256 = file.etag if file.etag and len(file.etag) == 64 else None
     fetched = Fetched(
-        repository=REPOSITORY, revision=found.commit_hash, bytes=found.size, sha256=sha256
+        repository=REPOSITORY, revision=file.commit_hash, bytes=file.size, sha256=sha256
     )
-    return _Remote(found.location, headers, fetched)
+    return _Remote(file.location, headers, fetched)
 
 
 def _download(remote: _Remote, path: Path) -> None:
-    """Append to the part that is there what it lacks, and check the whole."""
+    """Resume the download and verify its checksum."""
     from huggingface_hub.file_download import http_get
 
     size, start = remote.fetched.bytes, path.stat().st_size if path.exists() else 0
@@ -136,9 +137,9 @@ def _download(remote: _Remote, path: Path) -> None:
         start = 0
     _check_room(path.parent, size - start + int(size * _UNPACKED))
     if start:
-        _log.info("going on at %s of %s", size_text(start), size_text(size))
+        _log.info("resuming at %s of %s", size_text(start), size_text(size))
     with hub_errors(f"{remote.fetched.repository}/{ARCHIVE}"), path.open("ab") as file:
-        # Its own hf_hub_download begins again when its process was killed.
+        # hf_hub_download would start over after its process was killed.
         http_get(
             remote.location,
             file,
@@ -150,9 +151,7 @@ def _download(remote: _Remote, path: Path) -> None:
     _log.info("checking %s", size_text(size))
     if remote.fetched.sha256 and sha256_of(path) != remote.fetched.sha256:
         path.unlink()
-        raise FormatError(
-            path, "its SHA-256 is not the hub's; it was removed: run the same command again"
-        )
+        raise FormatError(path, f"SHA-256 differs from the hub's. {_REMOVED}")
 
 
 def _check_room(folder: Path, needed: int) -> None:
@@ -160,18 +159,17 @@ def _check_room(folder: Path, needed: int) -> None:
     if free < needed:
         raise NowError(
             f"{folder}: {size_text(free)} free, expected {size_text(needed)} for the archive "
-            "and what is in it"
+            "and its files"
         )
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    """Write the archive's data folder and vocabularies, each file by rename."""
+    """Write the archive's data folder and vocabularies, each file atomically."""
     try:
         with zipfile.ZipFile(archive) as file:
-            members = {member: _place(member) for member in file.infolist()}
-            wanted = {member: place for member, place in members.items() if place is not None}
-            _check_room(folder, sum(member.file_size for member in wanted))
-            for member, place in wanted.items():
+            places = {member: place for member in file.infolist() if (place := _place(member))}
+            _check_room(folder, sum(member.file_size for member in places))
+            for member, place in places.items():
                 _log.info("unpacking %s, %s", place, size_text(member.file_size))
                 with (
                     atomic_write(folder / place) as temporary,
@@ -181,24 +179,23 @@ def _unpack(archive: Path, folder: Path) -> None:
                     shutil.copyfileobj(source, out, 1 << 20)
     except _NO_ZIP as error:
         archive.unlink()
-        problem = f"not a whole zip ({error}); it was removed: run the same command again"
-        raise FormatError(archive, problem) from None
+        raise FormatError(archive, f"not a complete zip ({error}). {_REMOVED}") from None
 
 
 def _place(member: zipfile.ZipInfo) -> Path | None:
-    """Return the place of a file of the archive; ``None`` if it is none of NoW's.
+    """Return the path to which a member is unpacked; ``None`` if it is not a file of NoW.
 
-    What the names begin with, such as ``NoW/``, is left out, so nothing leads out of the folder.
+    Leading folders, such as ``NoW/``, are left out, so no path leads out of the target folder.
     """
     parts = PurePosixPath(member.filename).parts
-    known = len(parts) > 1 and parts[-2] in {*NOW_NAMES, "vocab"}
-    if member.is_dir() or not known or parts[0] == "__MACOSX" or parts[-1].startswith("."):
+    is_ours = len(parts) > 1 and parts[-2] in {*NOW_NAMES, "vocab"}
+    if member.is_dir() or not is_ours or parts[0] == "__MACOSX" or parts[-1].startswith("."):
         return None
     return Path(parts[-2], parts[-1])
 
 
-def _described(folder: Path) -> str:
-    """Read captions and vocabularies as a training does; return their numbers in a line."""
+def _summary(folder: Path) -> str:
+    """Read captions and vocabularies like a training, and return their numbers in a line."""
     release = open_release(folder)
     tokenizers = release.tokenizers("train")
     for name in tokenizers:

@@ -1,4 +1,4 @@
-"""Publish a release on the hub: its export as Parquet, with card and Croissant."""
+"""Publish a release on the hub as Parquet, with card and Croissant metadata."""
 
 import logging
 import multiprocessing
@@ -22,7 +22,7 @@ from now_builder.hub.client import NO_XET, BusyError, hub_errors, retry_on_rate_
 from now_builder.package.verify import verify
 
 _LONG_S = 30.0
-"""Seconds until a warning says what helps where Xet hangs."""
+"""Seconds before a warning suggests how to avoid Xet."""
 
 _MESSAGE = "Publish a release of noise-of-web"
 
@@ -39,8 +39,8 @@ tasks:
     config: default
     split: test
 """
-"""``eval.yaml``, which makes a benchmark of a data set. The hub takes no other framework than those
-that it lists; MTEB is the one of them that retrieves images and texts."""
+"""``eval.yaml``, which makes a data set a benchmark on the hub. Of the frameworks that the hub
+accepts, only MTEB retrieves images and texts."""
 
 _log = logging.getLogger(__name__)
 _OURS = re.compile(r"data/(train|dev|test)-\d{5}-of-\d{5}\.parquet|licences\.csv")
@@ -48,7 +48,7 @@ _OURS = re.compile(r"data/(train|dev|test)-\d{5}-of-\d{5}\.parquet|licences\.csv
 
 @dataclass(frozen=True, slots=True)
 class DatasetUpload:
-    """A data set to publish as ``USER/NAME``: its local files by their path in it, its licence."""
+    """A data set to publish as ``USER/NAME``; ``files`` are local files by path in it."""
 
     repository: str
     files: Mapping[str, Path]
@@ -63,10 +63,10 @@ class DatasetUpload:
 
     def __str__(self) -> str:
         lines = [f"{path.stat().st_size:>15,}  {name}" for name, path in self.files.items()]
-        kind = "private" if self.settings.private else "public"
+        visibility = "private" if self.settings.private else "public"
         pictures = "with screenshots" if self.pictures else "no screenshots"
         total = f"{self.bytes:>15,}  in {len(self.files)} files ({size_text(self.bytes)})"
-        about = f"{kind} data set {self.repository}: licence {self.licence}, {pictures}"
+        about = f"{visibility} data set {self.repository}: licence {self.licence}, {pictures}"
         return "\n".join([*lines, total, about])
 
 
@@ -76,16 +76,14 @@ def prepare(
     settings: PublishSettings,
     force: bool = False,  # noqa: FBT001, FBT002 - as in every stage
 ) -> DatasetUpload:
-    """Export a release as ``export --to parquet`` does, and list the files; nothing is sent.
-
-    The export is kept beside the release, as ``RELEASE-hub``.
+    """Export a release to ``RELEASE-hub`` like ``export --to parquet``; send nothing.
 
     Raises:
-        ConfigError: If the name is none, or the licence does not let others have pictures.
-        FormatError: If the release is torn or changed.
+        ConfigError: If the name is invalid, or the licence does not allow copies of pictures.
+        FormatError: If the release is damaged or changed.
     """
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository, re.ASCII):
-        raise ConfigError(f"{repository}: expected USER/NAME, as the hub writes it")
+        raise ConfigError(f"{repository}: expected USER/NAME")
     manifest = read_manifest(release)
     licence = str(manifest.settings.get("licence", "other"))
     if settings.captures is not None or manifest.licences:
@@ -97,8 +95,8 @@ def prepare(
     folder = named.with_name(f"{named.name}-hub")
     pictures = settings.captures is not None
     shared = settings.model_dump(include={*IncludedSettings.model_fields})
-    wanted = ExportSettings(to="parquet", **shared)
-    names = [*export(release, folder, wanted, force), "croissant.json", "README.md"]
+    as_parquet = ExportSettings(to="parquet", **shared)
+    names = [*export(release, folder, as_parquet, force), "croissant.json", "README.md"]
     if manifest.licences:
         names.append(LICENCES)
     write_text(folder / "eval.yaml", _EVALUATION.format(name=repository.partition("/")[2]))
@@ -107,7 +105,7 @@ def prepare(
 
 
 def account() -> str:
-    """Return the name of the hub's user, whose token its own client finds."""
+    """Return the name of the hub's user by the stored token."""
     from huggingface_hub import HfApi
 
     def name() -> str:
@@ -118,17 +116,17 @@ def account() -> str:
 
 
 def send(upload: DatasetUpload) -> str:
-    """Make the data set if there is none, and send all files; the last commit has the card.
+    """Create the data set if necessary, and upload all files; the last commit adds the card.
 
-    Where the hub has too many requests, it is asked again after the time that it says. A rerun
-    after a stop sends only what the hub does not have. Parquet files and licences of an earlier
-    release are removed.
+    Rate-limited requests are retried. A rerun after a stop only uploads missing files. Parquet
+    files and licences of an earlier release are removed.
 
     Returns:
         Address of the data set.
 
     Raises:
-        NowError: If the hub cannot be reached or refuses, or shows to all what is to be private.
+        NowError: If the hub cannot be reached or reports an error, or the data set is public but
+            should be private.
     """
     from huggingface_hub import HfApi
 
@@ -138,10 +136,10 @@ def send(upload: DatasetUpload) -> str:
     def make() -> set[str]:
         with hub_errors(name):
             api.create_repo(name, repo_type="dataset", private=settings.private, exist_ok=True)
-            found = api.dataset_info(name)
-        if settings.private and not found.private:
-            raise NowError(f"{name}: it is public already; make it private on its settings page")
-        return {file.rfilename for file in found.siblings or []}
+            info = api.dataset_info(name)
+        if settings.private and not info.private:
+            raise NowError(f"{name}: public already. Make it private on its settings page")
+        return {file.rfilename for file in info.siblings or []}
 
     old = sorted(
         path for path in retry_on_rate_limit(make) - set(upload.files) if _OURS.fullmatch(path)
@@ -151,36 +149,33 @@ def send(upload: DatasetUpload) -> str:
 
 
 def _send_by_process(upload: DatasetUpload, remove: Sequence[str]) -> None:
-    """Send the files by a process of its own: Xet's client hears no signal."""
+    """Send the files in a separate process, because Xet's client ignores signals."""
     from huggingface_hub.utils._runtime import is_xet_available
 
     context = multiprocessing.get_context("spawn")
-    problems, told = context.Pipe(duplex=False)
-    process = context.Process(target=_send_files, args=(told, upload, remove), daemon=True)
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send_files, args=(sender, upload, remove), daemon=True)
     process.start()
-    told.close()
+    sender.close()
     try:
         process.join(_LONG_S)
         if process.is_alive() and is_xet_available():
-            _log.warning(
-                "publish: %s: still sending; if nothing moves, stop it and %s",
-                upload.repository,
-                NO_XET,
-            )
+            hint = "still sending. If nothing moves, stop it. " + NO_XET
+            _log.warning("publish: %s: %s", upload.repository, hint)
         process.join()
     finally:
         process.kill()
     with suppress(EOFError):
-        problem, wait_s = problems.recv()
+        problem, wait_s = receiver.recv()
         raise NowError(problem) if wait_s is None else BusyError(problem, wait_s)
     if process.exitcode:
         raise NowError(
-            f"{upload.repository}: the process that sends ended with code {process.exitcode}"
+            f"{upload.repository}: the upload process ended with code {process.exitcode}"
         )
 
 
-def _send_files(told: Connection, upload: DatasetUpload, remove: Sequence[str]) -> None:
-    """Send files, then the card; tell the line of an error that the hub's client raises."""
+def _send_files(sender: Connection, upload: DatasetUpload, remove: Sequence[str]) -> None:
+    """Upload files, then the card; report an error of the hub's client through ``sender``."""
     from huggingface_hub import HfApi
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -198,4 +193,4 @@ def _send_files(told: Connection, upload: DatasetUpload, remove: Sequence[str]) 
             )
             api.upload_file(path_or_fileobj=text.encode(), path_in_repo="README.md", **shared)
     except NowError as error:
-        told.send((str(error), error.wait_s if isinstance(error, BusyError) else None))
+        sender.send((str(error), error.wait_s if isinstance(error, BusyError) else None))

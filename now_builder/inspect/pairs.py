@@ -1,4 +1,4 @@
-"""Pairs to look at: drawn at random, with small pictures and the outlines of their regions."""
+"""Draw pairs at random and show them, with small pictures and outlines of their regions."""
 
 import hashlib
 import re
@@ -17,7 +17,7 @@ from now_builder.formats.screenshots import data_uri, find_screenshots
 from now_builder.program.progress import track_progress
 
 _LEAST = 0.02
-"""Minimum size of a pair in a weighted draw, so that pairs with a high probability occur."""
+"""Minimum weight of a pair in a weighted draw, so that probably clean pairs also occur."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class ShownPair:
 
     Attributes:
         href: See :func:`link_of`.
-        lang: Language code by which the browser chooses glyphs; ``None`` if undecided.
+        lang: Language code, for the browser's choice of glyphs; ``None`` if undecided.
         picture: The screenshot as a data URI.
         outlines: SVG paths of the boxes by origin; the detector's come last, on top.
     """
@@ -39,9 +39,9 @@ class ShownPair:
 
 
 def drawn(pairs: Iterable[Pair], count: int) -> list[Pair]:
-    """Draw pairs at random, in constant memory; a larger draw begins with a smaller one.
+    """Draw pairs at random, in constant memory; a larger draw starts with a smaller one.
 
-    A page's place in the draw does not depend on the other pages.
+    The order of two pages does not depend on the other pages.
     """
     return nsmallest(count, pairs, key=_place)
 
@@ -49,11 +49,11 @@ def drawn(pairs: Iterable[Pair], count: int) -> list[Pair]:
 def drawn_by_weight(
     pairs: Sequence[Pair], clean_prob: Mapping[str, float], count: int
 ) -> dict[Pair, float]:
-    """Draw pairs at random, likelier ones the lower their clean probability; return weights.
+    """Draw pairs at random, preferring those with a low clean probability; return weights.
 
-    A pair's probability of being drawn is proportional to one less its clean probability, or to
-    0.02 if that is more, up to 1. Its weight is the inverse: weighted means over the draw estimate
-    means over all pairs.
+    The probability of a draw is proportional to one minus the clean probability, or to 0.02 if that
+    is more, up to 1. The weight is its inverse, so that weighted means over the draw estimate means
+    over all pairs.
 
     Source:
         Ohlsson, Sequential Poisson Sampling, Journal of Official Statistics 1998.
@@ -79,7 +79,7 @@ def _place(pair: Pair) -> bytes:
 def show(
     release: Path, captures: Path, pairs: Sequence[Pair], budget: float
 ) -> dict[str, ShownPair]:
-    """Make pictures of at most ``budget`` bytes, and outlines, of pairs without repeats."""
+    """Make pictures, of at most ``budget`` bytes each, and outlines of distinct pairs."""
     screenshots = find_screenshots(captures, pairs)
     with ExitStack() as stack:
         features = {
@@ -99,7 +99,7 @@ def show(
 
 
 def link_of(pair: Pair) -> str | None:
-    """Return a pair's URL if it is of the web: a link of another scheme could run a script."""
+    """Return a pair's URL if it is http(s); a link with another scheme could run a script."""
     return pair.url if re.match(r"https?://", pair.url, re.IGNORECASE) else None
 
 

@@ -73,7 +73,7 @@ def test_a_download_cut_in_the_middle_goes_on_there_and_trains(hub, command, run
     assert json.loads((folder / "fetched.json").read_text())["repository"] == NAME
     assert not list(folder.glob(".*")), "the archive is gone"
     asked = len(hub.asked)
-    assert "there already" in run("fetch-now", folder)[1]
+    assert "downloaded already" in run("fetch-now", folder)[1]
     assert len(hub.asked) == asked, "what stands is not asked for again"
     done = call(
         "train", folder, tmp_path / "run", "--config", "sgr", "--set", "train.epochs=1",
@@ -95,7 +95,7 @@ def test_both_folder_names_are_unpacked_wherever_they_stand(hub, run, tmp_path, 
 
 @pytest.mark.parametrize(
     ("words", "more", "line"),
-    [([], {}, "the hub answered 404: it has no such data set"),
+    [([], {}, "the hub answered 404: data set, revision or file not found"),
      (["--endpoint", "http://127.0.0.1:9"], {}, "the hub cannot be reached"),
      (["--endpoint", "http://[::1"], {}, "the hub cannot be reached (Invalid port"),
      ([], {"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set")],
@@ -112,7 +112,9 @@ def test_a_body_of_another_size_than_was_named_is_told_in_a_line(hub, tmp_path, 
     hub.files[NAME] = {"NoW.zip": whole}
     remote = fetch._find(hub.address)
     hub.files[NAME] = {"NoW.zip": b"<html>"}
-    with pytest.raises(fetch.NowError, match=rf"size {len(whole)} but has size 6 .*; run the same"):
+    with pytest.raises(
+        fetch.NowError, match=rf"size {len(whole)} but has size 6 .*\. Run the same"
+    ):
         fetch._download(remote, tmp_path / "part")
 
 
@@ -125,7 +127,7 @@ def test_other_bytes_than_the_hubs_are_refused_and_removed(hub, run, tmp_path, w
     part.write_bytes(b"x" * 1000)
     code, _, err = run("fetch-now", folder)
     assert code == 1
-    assert "its SHA-256 is not the hub's; it was removed" in err.splitlines()[-1]
+    assert "SHA-256 differs from the hub's. It was removed" in err.splitlines()[-1]
     assert run("fetch-now", folder)[0] == 0
 
 
@@ -135,9 +137,9 @@ def test_an_archive_of_something_else_is_refused(hub, run, tmp_path, whole):
     start = member.header_offset + 30 + len(member.filename)
     damaged = whole[:start] + b"\xff" * member.compress_size + whole[start + member.compress_size :]
     for content, line in [
-        (b"no zip", "not a whole zip"),
+        (b"no zip", "not a complete zip"),
         (archive(splits=["train"]), "dev_caps"),
-        (damaged, "not a whole zip"),
+        (damaged, "not a complete zip"),
     ]:
         hub.files[NAME] = {"NoW.zip": content}
         code, _, err = run("fetch-now", tmp_path / "NoW")

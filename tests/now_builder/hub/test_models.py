@@ -1,4 +1,4 @@
-"""Models of the hub: what stands in the way is one line."""
+"""Models of the hub: problems are reported in one line."""
 
 import os
 import subprocess
@@ -21,9 +21,9 @@ except NowError as error:
 def test_a_model_in_xet_can_be_had_without_it(hub, tmp_path, without):
     hub.files["somebody/model"] = {"config.json": b'{"a": 1}'}
     clean = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
-    own = {"HF_HOME": str(tmp_path), "HF_ENDPOINT": hub.address, "HF_HUB_DISABLE_XET": without}
+    more = {"HF_HOME": str(tmp_path), "HF_ENDPOINT": hub.address, "HF_HUB_DISABLE_XET": without}
     done = subprocess.run(
-        [sys.executable, "-c", FIND, "somebody/model"], env={**clean, **own},
+        [sys.executable, "-c", FIND, "somebody/model"], env={**clean, **more},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     if without == "1":
@@ -31,5 +31,5 @@ def test_a_model_in_xet_can_be_had_without_it(hub, tmp_path, without):
         return
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("error: somebody/model: cannot be had from the hub")
+    assert last.startswith("error: somebody/model: cannot be downloaded")
     assert "HF_HUB_DISABLE_XET=1" in last

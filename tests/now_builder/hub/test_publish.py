@@ -76,7 +76,7 @@ def test_where_the_hub_is_busy_it_waits_as_told_and_goes_on(hub, run, release):
     assert len(hub.commits) == 2
     puts = [path for method, path, _ in hub.asked if method == "PUT"]
     assert len(puts) == 3, "what was sent is not sent again"
-    assert "publish: somebody/small: the hub answered 429: too many requests; going on in 2 s" in (
+    assert "publish: somebody/small: the hub answered 429: too many requests. Retrying in 2 s" in (
         " ".join(err.split())
     )
 
@@ -113,8 +113,8 @@ def test_where_xet_is_refused_a_line_says_how_to_go_without(hub, run, release, x
     code, _, err = run("publish", release, NAME, "--yes", HF_TOKEN=hub.token, **WITH_XET)
     assert any("/xet-write-token/" in path for _, path, _ in hub.asked), "Xet was tried"
     last = err.splitlines()[-1]
-    assert last.startswith(f"error: {NAME}: the hub's store of large files, Xet, refused or was")
-    assert last.endswith("HF_HUB_DISABLE_XET=1, which does without Xet")
+    assert last.startswith(f"error: {NAME}: Xet, the hub's store of large files, failed")
+    assert last.endswith("set HF_HUB_DISABLE_XET=1 to avoid Xet")
     assert (code, "Traceback" in err, hub.commits) == (1, False, [])
     assert run("publish", release, NAME, "--yes", HF_TOKEN=hub.token)[0] == 0
 
@@ -150,9 +150,9 @@ def test_a_dry_run_lists_files_and_bytes_and_asks_the_hub_nothing(hub, run, rele
 
 @pytest.mark.parametrize(
     ("words", "more", "line"),
-    [(["--yes"], {"HF_TOKEN": "hf_wrong"}, "it wants a valid token"),
+    [(["--yes"], {"HF_TOKEN": "hf_wrong"}, "no valid token"),
      ([], {"HF_TOKEN": "right"}, "--yes is not given; nothing was sent"),
-     (["--yes", "--private"], {"HF_TOKEN": "right"}, "it is public already")],
+     (["--yes", "--private"], {"HF_TOKEN": "right"}, "public already")],
 )  # fmt: skip
 def test_nothing_is_sent_without_leave(hub, run, release, words, more, line):
     hub.files[NAME] = {}

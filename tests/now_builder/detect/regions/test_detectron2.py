@@ -306,7 +306,7 @@ def test_configs_that_cannot_be_used_are_refused(tmp_path):
 @needs_detectron2
 def test_weights_of_another_model_or_none_at_all_are_refused(models, tmp_path):
     (fpn, fpn_weights), (_, c4_weights) = models["fpn"], models["c4"]
-    with pytest.raises(FormatError, match="not of this config: weights for .* missing"):
+    with pytest.raises(FormatError, match=r"not of this config: weights for .* missing"):
         network_for(fpn, c4_weights)
     (tmp_path / "torn.pth").write_bytes(b"PK\3\4 torn")
     with pytest.raises(FormatError, match="not a readable detectron2 checkpoint"):

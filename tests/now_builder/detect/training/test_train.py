@@ -142,7 +142,7 @@ def test_a_kill_in_the_middle_changes_nothing(few, whole, tmp_path):
     assert [p.read_bytes() for p in pictures] == [p.read_bytes() for p in others]
     again = train_detector(few, weights, settings)
     assert again.seconds == 0
-    with pytest.raises(ConfigError, match="other lr. Give --force"):
+    with pytest.raises(ConfigError, match=r"other lr\. Give --force"):
         train_detector(few, weights, settings.model_copy(update={"lr": 0.5}))
     with pytest.raises(FormatError, match="no such"):
         train_detector(tmp_path, weights, settings, force=True)
@@ -165,7 +165,7 @@ def test_a_checkpoint_of_other_settings_or_a_torn_one_is_refused(few, tmp_path):
     settings = TrainDetectorSettings(**QUICK)
     state = Learner(settings, read_train_pages(few, 0.2)).state_dict()
     save_checkpoint(weights, state, identity(settings))
-    with pytest.raises(ConfigError, match="other settings or pages. Give --force"):
+    with pytest.raises(ConfigError, match=r"other settings or pages\. Give --force"):
         train_detector(few, weights, settings.model_copy(update={"lr": 0.5}))
     path = checkpoint_path(weights)
     for torn in (b"torn", path.read_bytes().replace(b"identity", b"\xff" * 8)):
@@ -241,7 +241,7 @@ def test_other_classes_can_be_learned_from_trained_weights(few, whole, tmp_path)
     assert set(card.measured_by_class) <= {"press", "picture"}
     assert train_detector(few, weights, settings).seconds == 0
     path.write_text(MAPPING.replace('"图"', '"像"'), encoding="utf-8")
-    with pytest.raises(ConfigError, match="other mapping. Give --force"):
+    with pytest.raises(ConfigError, match=r"other mapping\. Give --force"):
         train_detector(few, weights, settings)
 
 
@@ -332,7 +332,7 @@ def test_a_training_goes_on_from_other_weights(few, whole, tmp_path):
     assert made.settings["from_"] == sha256_of(weights)
     assert made.words == {"steps": 7}
     scratch = settings.model_copy(update={"from_": None})
-    with pytest.raises(ConfigError, match="other from_. Give --force"):
+    with pytest.raises(ConfigError, match=r"other from_\. Give --force"):
         train_detector(few, tmp_path / "w.safetensors", scratch)
 
 
