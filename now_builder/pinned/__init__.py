@@ -1,1 +1,1 @@
-"""The pinned web: real sites, each a repository at a commit, that anyone can rebuild."""
+"""The pinned web: real sites, each a repository at a commit, that everyone can rebuild."""

@@ -1,7 +1,7 @@
 """Run git on untrusted repositories: fetch a commit, read its files.
 
-Files are read as objects and never checked out, so that no hook, filter or attribute runs. Git runs
-no helper for another protocol, and does not ask for a password.
+Files are read as objects and never checked out, so no hook, filter or attribute is used. Git runs
+no helper for another protocol and never asks for a password.
 """
 
 import os
@@ -25,9 +25,9 @@ _OPTIONS = (
     "fetch.unpackLimit=1",
 )  # fmt: skip
 _KEPT = ("GIT_CONFIG_", "GIT_EXEC_PATH", "GIT_SSL_", "GIT_PROXY_")
-"""Prefixes of git's variables that are kept; others could name another repository."""
+"""Prefixes of environment variables that git keeps; others could name another repository."""
 _LISTING = 2**24
-"""Maximum size of a list of files in bytes: a few packed trees can name more than a disk holds."""
+"""Maximum size in bytes of a list of files; a few packed trees can name more than a disk holds."""
 _OTHER_COMMIT = re.compile(
     r"not our ref|unadvertised object|no such remote ref|couldn't find remote"
 )
@@ -37,7 +37,7 @@ _GONE = re.compile(
 
 
 class SiteError(Exception):
-    """A site cannot be made; ``status`` and ``reason`` go into its row."""
+    """A site cannot be made; its row records ``status`` and ``reason``."""
 
     def __init__(self, status: str, reason: str) -> None:
         super().__init__(reason)
@@ -56,12 +56,12 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where repositories come from, and the limits of a site.
+    """Origin of the repositories, and limits of a site.
 
     Attributes:
         mirrors: Folder of repositories; ``None``: fetch them.
-        origin: Address of a repository to fetch.
-        size: Maximum size of a site's files in bytes; a packed commit may have four times that.
+        origin: Address of a repository, with ``{}`` for ``owner/name``.
+        size: Maximum size of a site's files in bytes; a packed commit may be four times as large.
         seconds: Timeout of a fetch in seconds.
     """
 
@@ -72,7 +72,7 @@ class Source:
 
     @property
     def packed_blocks(self) -> int:
-        """Maximum size of a packed commit in blocks of 512 bytes, the unit of ``ulimit``."""
+        """Maximum size of a packed commit in blocks of 512 bytes, for ``ulimit``."""
         return self.size * 4 // 512
 
 
@@ -96,13 +96,13 @@ class Git:
         """Yield a repository with a site's commit: a mirror, or one fetched into ``web``.
 
         Raises:
-            SiteError: If there is none.
+            SiteError: If the repository or the commit is not available.
         """
         if source.mirrors is not None:
             repository = _mirror(source.mirrors, site.repository)
             if self.run(repository, "cat-file", "-e", f"{site.commit}^{{commit}}")[0]:
                 head = self.run(repository, "rev-parse", "--verify", "HEAD")[1].decode().strip()
-                raise SiteError("other_commit", f"the mirror's is {head or 'none'}")
+                raise SiteError("other_commit", f"the mirror has {head or 'none'}")
             yield repository
             return
         with tempfile.TemporaryDirectory(dir=web, prefix=".", suffix=f".{os.getpid()}.tmp") as name:
@@ -117,8 +117,7 @@ class Git:
             if len(listing) == _LISTING:
                 raise SiteError("too_large", f"a listing of files above {_LISTING} bytes")
             if process.wait():
-                missing = f"no folder /{site.folder} that can be read at the commit"
-                raise SiteError("no_pages", missing)
+                raise SiteError("no_pages", f"no readable folder /{site.folder} at the commit")
         entries = {}
         for line in listing.split(b"\0")[:-1]:
             about, _, path = line.partition(b"\t")
@@ -142,7 +141,7 @@ class Git:
                     yield content
 
     def _fetch(self, site: Site, source: Source, repository: Path) -> None:
-        """Fetch a commit, without its history, into a new repository."""
+        """Fetch a commit without its history into a new repository."""
         self.run(repository, "init", "-q", "--bare", "--template=", str(repository))
         address = source.origin.format(site.repository)
         fetch = ("fetch", "-q", "--depth=1", "--no-tags", "--no-recurse-submodules",
@@ -172,7 +171,7 @@ class Git:
     def _start(
         self, repository: Path, *words: str, source: Source | None = None, **pipes: Any
     ) -> Iterator[Any]:
-        """Run git while the context is open; it may fetch from ``source`` alone."""
+        """Run git while the context is open, with network access to ``source`` only."""
         command = ["git", "--no-replace-objects", f"--git-dir={repository}"]
         command += [word for option in _OPTIONS for word in ("-c", option)] + list(words)
         allowed = "none"
@@ -222,4 +221,4 @@ def _mirror(mirrors: Path, repository: str) -> Path:
                   mirrors / owner / f"{name}.git"):  # fmt: skip
         if (place / "HEAD").is_file() and (place / "objects").is_dir():
             return place.resolve()
-    raise SiteError("gone", f"no {folder.name} among the mirrors")
+    raise SiteError("gone", f"no folder {folder.name} among the mirrors")

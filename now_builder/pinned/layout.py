@@ -1,4 +1,4 @@
-"""Choose the files of a site's folder from a commit, and list its pages."""
+"""Choose the files of a site from a commit, write them and list its pages."""
 
 import posixpath
 import re
@@ -13,17 +13,17 @@ from now_builder.crawl.caption.describe import describe
 from now_builder.pinned.git import Entry, Git, SiteError
 
 MOST_BYTES = 2**22
-"""Minimum size in bytes of files that are left out: videos, archives; mirrors often lack them."""
+"""Minimum size in bytes of files that are left out, such as videos, which mirrors often lack."""
 
 _LINK, _SUBMODULE = "120000", "160000"
 _HOPS = 8
 _LFS = b"version https://git-lfs.github.com/spec/v1\n"
 _LONGEST_NAME, _LONGEST_PATH = 255, 2048
 _PAGE = re.compile(r"(?!(?:.*/)?[._])(?!(?:.*/)?404(?:\.html?$|/)).*\.html?", re.IGNORECASE)
-"""HTML files that are not hidden, not unbuilt (``_``), and not the page for absent ones."""
+"""HTML files except hidden ones, sources (``_``) and the page for errors (404)."""
 _REFRESH = re.compile(rb"<meta[^>]{1,200}http-equiv\s*=\s*[\"']?refresh", re.IGNORECASE)
 _UNREAD = re.compile(rb"<!--.*?-->|<noscript\b.*?</noscript>", re.IGNORECASE | re.DOTALL)
-"""Parts that a browser with scripts ignores, such as a refresh for old browsers."""
+"""Parts that browsers with scripts ignore, such as a refresh for old browsers."""
 
 _BLANKS = b"\xef\xbb\xbf \t\r\n"
 
@@ -33,9 +33,9 @@ class Chosen:
     """Files to write.
 
     Attributes:
-        objects: Names of objects by path.
-        size: Bytes of the files.
-        skipped: Numbers of files left out, by reason.
+        objects: Names of git objects by path.
+        size: Total size in bytes.
+        skipped: Number of files left out by reason.
     """
 
     objects: dict[str, str] = field(default_factory=dict)
@@ -43,16 +43,16 @@ class Chosen:
     skipped: Counter[str] = field(default_factory=Counter)
 
     def left_out(self) -> str:
-        """Describe the files left out, for the reason of a site that is ``ok``."""
-        counts = ", ".join(f"{what} {number}" for what, number in sorted(self.skipped.items()))
+        """Describe the files left out, as ``reason`` of an ``ok`` site."""
+        counts = ", ".join(f"{reason} {number}" for reason, number in sorted(self.skipped.items()))
         return f"left out: {counts}" if counts else ""
 
 
 def choose(git: Git, repository: Path, files: Mapping[bytes, Entry], most: int) -> Chosen:
-    """Choose the files that are in the repository and that any file system can hold.
+    """Choose the files that the repository contains and every file system supports.
 
-    A link to a file of the folder becomes a copy of it. Of names that differ only in case or in
-    the composition of their characters one is kept, preferably in lower case.
+    A link to a file in the folder becomes a copy of it. Of names that differ only in case or
+    Unicode normalisation one is kept, preferably in lower case.
 
     Raises:
         SiteError: If their size is above ``most``.
@@ -61,7 +61,7 @@ def choose(git: Git, repository: Path, files: Mapping[bytes, Entry], most: int) 
              if entry.mode == _LINK and (entry.size or _LONGEST_PATH) < _LONGEST_PATH}  # fmt: skip
     targets = dict(zip(links, git.contents(repository, list(links.values())), strict=True))
     chosen = Chosen()
-    taken: dict[str, bool] = {}  # whether it is a folder, by folded path
+    taken: dict[str, bool] = {}  # by folded path, whether it is a folder
     for path, entry in sorted(files.items(), key=lambda item: item[0].swapcase()):
         file = _followed(path, files, targets) if entry.mode == _LINK else entry
         name = _plain(path)
@@ -99,12 +99,12 @@ def write(git: Git, repository: Path, chosen: Chosen, folder: Path) -> None:
 def list_pages(folder: Path, project: str, most: int) -> list[str]:
     """Return URL paths of a site's pages with ``<meta name="description">``.
 
-    The site's index comes first, then the others by path. If there are more than ``most``, pages
-    that repeat an earlier description are left out first. If a page refers to files below the
-    project's name, as on GitHub, all are listed below it.
+    The index comes first, then the others by path. If there are more than ``most``, pages that
+    repeat a description are left out first. If a page links to files under the project's name, as
+    on GitHub Pages, all paths get it as a prefix.
 
     Raises:
-        SiteError: If there is none.
+        SiteError: If there is no such page.
     """
     first: list[str] = []
     again: list[str] = []
@@ -118,7 +118,7 @@ def list_pages(folder: Path, project: str, most: int) -> list[str]:
             break
         content = (folder / name).read_bytes()
         if _REFRESH.search(_UNREAD.sub(b"", content)) or content.lstrip(_BLANKS).startswith(b"---"):
-            continue  # a redirect, or a source with front matter
+            continue  # a redirect, or a source file with front matter
         page = describe(content, "text/html")
         if "name" in page.candidates:
             (again if page.caption in captions else first).append(name)
@@ -148,7 +148,7 @@ def _path_of(name: str) -> str:
 def _followed(
     path: bytes, files: Mapping[bytes, Entry], targets: Mapping[bytes, bytes]
 ) -> Entry | None:
-    """Return the file of the folder that a link leads to, if any."""
+    """Return the file in the folder to which a link leads, if any."""
     for _ in range(_HOPS):
         target = targets.get(path)
         if not target:
@@ -161,7 +161,7 @@ def _followed(
 
 
 def _plain(path: bytes) -> str | None:
-    """Return a path as text; ``None`` if some file system, or a URL, cannot hold it."""
+    """Return a path as text; ``None`` if it is not valid in every file system and in URLs."""
     try:
         name = path.decode()
     except UnicodeDecodeError:
@@ -176,7 +176,7 @@ def _plain(path: bytes) -> str | None:
 
 
 def _take(name: str, taken: dict[str, bool]) -> bool:
-    """Record a file and its folders; return whether one disk can hold them all."""
+    """Record a file and its folders; return ``False`` if they conflict with recorded ones."""
     folded = unicodedata.normalize("NFC", name.lower())
     parents = [folded[: at.start()] for at in re.finditer("/", folded)]
     if folded in taken or not all(taken.get(parent, True) for parent in parents):

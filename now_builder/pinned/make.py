@@ -1,4 +1,4 @@
-"""Make the pinned web: fetch each site at its commit, lay it out, list its pages."""
+"""Make the pinned web: fetch each site at its commit, write its files, list its pages."""
 
 import hashlib
 import json
@@ -42,10 +42,10 @@ class Choice:
     """Part of a list.
 
     Attributes:
-        sites: Number of sites, drawn evenly; a larger draw contains a smaller one.
-        only: Text file of the repositories to choose, ``owner/name`` a line.
-        languages: Languages of the sites, as the list names them; all if empty.
-        pages: Maximum number of pages of each site, in place of the list's numbers.
+        sites: Number of sites, drawn at random; a larger draw contains a smaller one.
+        only: Text file of the repositories to choose, one ``owner/name`` per line.
+        languages: Languages of the sites, as in the list; empty: all.
+        pages: Maximum number of pages per site, instead of the list's numbers.
         balanced: Whether to limit the largest kind of site in one language, such as Chinese blogs,
             to a third of the pages.
     """
@@ -83,21 +83,21 @@ def make(
     """Fetch the sites of a list; write ``WEB/<host>/``, ``urls.txt`` and, last, ``sites.csv``.
 
     Verdicts on listed pages are copied to ``WEB/judged.csv`` from the ``judged.csv`` next to the
-    list; without one, from the package's, for sites that its list has at the same commit.
+    list, or else from the package's, for sites that its list has at the same commit.
 
-    A site that cannot be fetched becomes a row with its status and reason. A second call keeps
-    finished sites and retries the others. The same list gives the same bytes.
+    The row of a site that cannot be fetched has a status and a reason. A second call keeps finished
+    sites and retries the others. The same list gives the same bytes.
 
     Args:
         web: Folder to write; nothing is written outside it.
         listed: The list; default: the package's.
-        choice: Which sites of the list to make, and how many pages of each.
-        source: Where the repositories come from.
+        choice: Sites of the list to make, and number of pages.
+        source: Origin of the repositories.
         force: Whether to fetch finished sites again.
 
     Raises:
-        ConfigError: If ``web`` contains other files or the list, another command writes there,
-            ``source`` has no folder, or the choice does not fit the list.
+        ConfigError: If ``web`` contains other files or the list, another command writes there, the
+            mirrors' folder is missing, or the choice does not fit the list.
         FormatError: If the list, or the table of verdicts next to it, cannot be read.
     """
     if listed.resolve().parent == web.resolve():
@@ -135,7 +135,7 @@ def _make_web(
 
 
 def _read_judged(listed: Path, sites: Iterable[Site]) -> Any:
-    """Read the verdicts on pages by URL; ``None`` if there are none on these sites."""
+    """Read the table of verdicts; ``None`` if there are none on these sites."""
     path = listed.with_name("judged.csv")
     if not path.exists():
         packaged = {(site.host, *_identity(site)[:3]) for site in read_sites(LIST)}
@@ -175,18 +175,18 @@ def _chosen(rows: list[Site], choice: Choice) -> list[Site]:
 
 
 def _balanced(sites: list[Site]) -> list[Site]:
-    """Leave out the last sites of the largest kind in a language above a third of the pages."""
+    """Limit the largest kind of site in a language to a third of the pages."""
     table = pd.DataFrame(sites)
     group = table["language"].str.partition("-")[0] + " " + table["kind"]
     pages = table["pages"].groupby(group).sum()
-    own = group == pages.idxmax()
+    largest = group == pages.idxmax()
     room = (pages.sum() - pages.max()) // 2
-    keeps = ~own | (table["pages"].where(own, 0).cumsum() <= room)
+    keeps = ~largest | (table["pages"].where(largest, 0).cumsum() <= room)
     return [site for site, keep in zip(sites, keeps, strict=True) if keep]
 
 
 def _make_all(web: Path, sites: Sequence[Site], source: Source, total: int) -> dict[str, Made]:
-    """Make several sites at once; an interruption stops git."""
+    """Make several sites at once; an interrupt also stops git."""
     git = Git()
     made = {}
     with (
@@ -195,7 +195,7 @@ def _make_all(web: Path, sites: Sequence[Site], source: Source, total: int) -> d
     ):
         try:
             left = {pool.submit(_make, web, site, source, git) for site in sites}
-            while left:  # without a timeout, a signal just before the wait would be missed
+            while left:  # the timeout lets Python handle a signal that arrives before the wait
                 done, left = wait(left, 1.0, FIRST_COMPLETED)
                 for row, urls in (future.result() for future in done):
                     made[row.host] = row, urls
@@ -207,7 +207,7 @@ def _make_all(web: Path, sites: Sequence[Site], source: Source, total: int) -> d
 
 
 def _make(web: Path, site: Site, source: Source, git: Git) -> Made:
-    """Make one site, and record it if it is ``ok``."""
+    """Make a site, and record it if it is ``ok``."""
     home, record = web / site.host, _record(web, site)
     record.unlink(missing_ok=True)
     shutil.rmtree(home, ignore_errors=True)
@@ -225,7 +225,7 @@ def _make(web: Path, site: Site, source: Source, git: Git) -> Made:
 
 
 def _done(web: Path, site: Site) -> Made | None:
-    """Return the record of a finished site, unless its row of the list has changed."""
+    """Return the record of a finished site, unless its row in the list has changed."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         about = json.loads(_record(web, site).read_bytes())
         if about["of"] == _identity(site) and (web / site.host).is_dir():

@@ -1,4 +1,4 @@
-"""Serve the pinned web on loopback, each site under its host name, as a static server does."""
+"""Serve the pinned web on loopback like a static server, each site under its host name."""
 
 import mimetypes
 import os
@@ -14,7 +14,7 @@ from now_builder.program import web_server
 from now_builder.program.web_server import Answer
 
 _INDEXES = ("index.html", "index.htm")
-_TYPES = mimetypes.MimeTypes(filenames=())  # not the machine's tables, which differ
+_TYPES = mimetypes.MimeTypes(filenames=())  # without the machine's own tables
 _OWN_TYPES = {
     ".atom": "application/atom+xml", ".avif": "image/avif", ".ico": "image/x-icon",
     ".js": "text/javascript", ".m4a": "audio/mp4", ".map": "application/json",
@@ -27,14 +27,14 @@ _OWN_TYPES = {
 
 @dataclass
 class _Home:
-    """A site's folder, and the first part of its paths on its owner's server."""
+    """A site's folder, and the first part of its paths on GitHub Pages."""
 
     folder: Path
     base: str
 
     @cached_property
     def files(self) -> frozenset[str]:
-        """Paths of the files, without links and their targets."""
+        """Paths of the files, except links."""
         paths = set()
         for place, _, names in os.walk(self.folder):
             below = os.path.relpath(place, self.folder)
@@ -52,7 +52,7 @@ class _Home:
         return f"{name}/" if is_folder else None
 
     def absent(self) -> Answer:
-        """Return the site's own page for absent ones, or a line."""
+        """Return the site's 404 page, or a line of text."""
         body = self.read("404.html") if "404.html" in self.files else None
         if body is not None:
             return Answer(404, "text/html", body)
@@ -67,7 +67,7 @@ class _Home:
 
 @dataclass(slots=True)
 class PinnedAnswers:
-    """The answers of a folder made by ``make``, which may add sites while they are served."""
+    """Answer requests to a folder made by ``make``, which may add sites while it is served."""
 
     web: Path
     homes: dict[str, _Home] = field(default_factory=dict)
@@ -85,16 +85,16 @@ class PinnedAnswers:
                 self.homes[row.host] = _Home(self.web / row.host, base)
 
     def _time(self) -> int:
-        """Return the time of the last change of the list; 0 if it does not exist."""
+        """Return the modification time of the list; 0 if it does not exist."""
         with suppress(FileNotFoundError):
             return (self.web / "sites.csv").stat().st_mtime_ns
         return 0
 
     def of(self, host: str, target: str) -> Answer:
-        """Answer with a file, a redirect to a folder, or the site's own page for absent ones.
+        """Answer with a file, a redirect to a folder, or the site's 404 page.
 
-        A project's page refers to files below the project's name, as on its owner's server: such
-        paths are found with and without that name. The name alone is a folder.
+        Pages of a project link to files under the project's name, as on GitHub Pages, so paths are
+        found with and without that name. The name alone is a folder.
         """
         name = host.lower().partition(":")[0].rstrip(".")
         if name not in self.homes and self._time() not in {0, self._read_of}:
@@ -121,12 +121,12 @@ def serve(web: Path, port: int, *, ready_file: Path | None = None) -> None:
     """Serve until interrupted or terminated."""
     answers = PinnedAnswers(web)
     if not answers.homes:
-        raise FormatError(web / "sites.csv", "no site is ok, so there is nothing to serve")
+        raise FormatError(web / "sites.csv", "no site is ok, so there are no pages to serve")
     web_server.serve(answers, f"{len(answers.homes)} sites", port, ready_file)
 
 
 def _type_of(name: str) -> str:
-    """Return the content type by a name's ending, without a charset: the page names it."""
+    """Return the content type by file extension, without a charset, which the page declares."""
     suffix = Path(name).suffix.lower()
     guessed, packed = _TYPES.guess_type(f"x{suffix}", strict=False)
     content_type = _OWN_TYPES.get(suffix, guessed)

@@ -1,4 +1,4 @@
-"""The list of the pinned web, and the outcome of each site: CSV, a row a site."""
+"""Read the list of the pinned web, and read and write the result of each site, as CSV."""
 
 import re
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from now_builder.formats.tables import normalize_names, read_records, write_csv
 
 LIST = Path(__file__).with_name("sites.csv")
 MOST_PAGES = 100
-"""Maximum number of pages of a site."""
+"""Maximum number of pages per site."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +22,12 @@ class Site:
     Attributes:
         repository: ``owner/name`` on GitHub.
         commit: Hash of the commit, 40 hexadecimal digits.
-        folder: The folder that is served, empty for the whole repository.
+        folder: Folder to serve; empty: the whole repository.
         host: Host name ``<name>.<owner>.test``.
         pages: Maximum number of pages to list, from 1 to 100.
         language: Main language of the pages (BCP 47).
-        licence: Licence stated in the repository (SPDX), ``none`` without one.
-        size: Bytes of the folder's files.
+        licence: Licence stated in the repository (SPDX); ``none`` without one.
+        size: Size of the folder's files in bytes.
         kind: Kind of site, such as ``shop``, ``blog`` or ``documentation``.
     """
 
@@ -47,9 +47,9 @@ class MadeSite(Site):
     """A row of ``WEB/sites.csv``; ``pages`` and ``size`` are measured.
 
     Attributes:
-        status: ``ok``; else ``gone``, ``other_commit``, ``too_large``, ``no_pages``, ``timeout``,
-            ``unreachable`` or ``damaged``, and the site is not served.
-        reason: Reason of the status; of a site that is ``ok``, the files left out.
+        status: ``ok``, or for a site that is not served ``gone``, ``other_commit``, ``too_large``,
+            ``no_pages``, ``timeout``, ``unreachable`` or ``damaged``.
+        reason: Reason of the status; of an ``ok`` site, the files left out.
     """
 
     status: str = "ok"
@@ -74,11 +74,11 @@ _RULES = {
 
 
 def read_sites(path: Path = LIST) -> list[Site]:
-    """Read a list of sites; ignore other columns, ``kind`` may be absent.
+    """Read a list of sites; other columns are ignored, and ``kind`` is optional.
 
     Raises:
-        FormatError: If the list is missing or empty, a cell breaks its field's rule, two rows have
-            one host, or a site has no page.
+        FormatError: If the list is missing or empty, a cell is invalid, two rows have the same
+            host, or a site has no page.
     """
     return _read(path, Site, "a list of sites")
 
@@ -110,7 +110,7 @@ def _read(path: Path, kind: type[Site], missing: str) -> list[Any]:
         if kind is Site and not row.pages:  # a made site may have no page
             raise FormatError(path, f"line {line}: pages is 0, expected 1 to {MOST_PAGES}")
         if (first := lines.setdefault(row.host, line)) != line:
-            raise FormatError(path, f"line {line}: host {row.host} is that of line {first}, too")
+            raise FormatError(path, f"line {line}: host {row.host} is also on line {first}")
         rows.append(row)
     if not rows:
         raise FormatError(path, "no site below the header")

@@ -1,1 +1,1 @@
-"""A simulated web whose true correspondence is known."""
+"""A simulated web with known matches of captions and screenshots."""

@@ -1,4 +1,4 @@
-"""The responses of the simulated web, awkward kinds included, and their server."""
+"""Answer requests to the simulated web, including awkward pages, and serve them."""
 
 from dataclasses import dataclass, field, replace
 from html import escape
@@ -15,12 +15,12 @@ _HOPS = 4
 _REDIRECTS = (301, 302, 303, 307, 308)
 _ROBOTS = b"User-agent: *\nDisallow: /private/\n"
 _PDF = b"%PDF-1.4\ntrailer<<>>\n%%EOF\n"
-"""A PDF of no page: its type is what a crawler looks at."""
+"""A PDF without pages; a crawler only looks at its type."""
 
 
 @dataclass(slots=True)
 class Answers:
-    """The answers to requests, by a table of routes."""
+    """Answer requests by a table of routes."""
 
     world: World
     latency_s: float = 0.0
@@ -36,7 +36,7 @@ class Answers:
                     self._routes[host, target] = (page, role)
 
     def of(self, host: str, target: str) -> Answer:
-        """Answer a request for a path and query of a host."""
+        """Answer a request to a host for ``target``, a path with query."""
         answer = self._of(host, target)
         if self.latency_s:
             answer = replace(answer, delay_s=answer.delay_s + self.latency_s)
@@ -59,7 +59,7 @@ class Answers:
         return Answer(404, "text/plain; charset=utf-8", b"not found\n")
 
     def _hop(self, page: Page, role: str) -> Answer:
-        """Redirect to the next of a page's targets; a loop's last leads to its first."""
+        """Redirect to the page's next target, or in a loop from the last to the first."""
         number = int(role[3:])
         targets = [target for target, _ in _targets(self.world, page)]
         following = targets[(number + 1) % len(targets)]
@@ -90,9 +90,10 @@ class Answers:
 
     def _home(self, number: int) -> Answer:
         site = self.world.sites[number]
-        own = [page for page in self.world.pages if page.site == number and page.kind == "page"]
+        of_site = (page for page in self.world.pages if (page.site, page.kind) == (number, "page"))
         links = "".join(
-            f'<p><a href="{escape(page.target)}">{place}</a></p>' for place, page in enumerate(own)
+            f'<p><a href="{escape(page.target)}">{place}</a></p>'
+            for place, page in enumerate(of_site)
         )
         html = (
             '<!DOCTYPE html><html><head><meta name="viewport" content="width=device-width">'
@@ -103,24 +104,24 @@ class Answers:
         return Answer(200, f"text/html; charset={site.charset}", encode(html, site.charset))
 
     def _picture(self, host: str, target: str) -> Answer:
-        """Draw a picture's file, if the site has it."""
+        """Return a picture's file, if the site has it."""
         missing = Answer(404, "text/plain; charset=utf-8", b"not found\n")
         try:
             _, page_hex, number, size = target.removesuffix(".svg").split("-")
             width, height = (int(side) for side in size.split("x"))
             page = self.world.pages[int(page_hex, 16)]
-            asked = (int(number), (width, height))
+            request = (int(number), (width, height))
         except (ValueError, IndexError):
             return missing
-        known = target == picture_target(self.world, page, *asked)
-        if not known or self.world.sites[page.site].host != host or not 0 < height <= 2000:
+        exists = target == picture_target(self.world, page, *request)
+        if not exists or self.world.sites[page.site].host != host or not 0 < height <= 2000:
             return missing
-        svg = picture(self.world, page, *asked, f' width="{width}" height="{height}"')
+        svg = picture(self.world, page, *request, f' width="{width}" height="{height}"')
         return Answer(200, "image/svg+xml", svg.encode(), compress=True)
 
 
 def _targets(world: World, page: Page) -> list[tuple[str, str]]:
-    """Return the targets that belong to a page, and the role of each."""
+    """Return the targets of a page, and the role of each."""
     hops = {"redirect": 1, "redirect_chain": _HOPS, "redirect_loop": 3}.get(page.kind, 0)
     if hops:
         names = [token(world.settings.seed, "hop", page.number, hop) for hop in range(hops)]
@@ -135,7 +136,7 @@ def _targets(world: World, page: Page) -> list[tuple[str, str]]:
 
 
 def _special(world: World, page: Page) -> Answer | None:
-    """Return the answer of a kind that serves no page of its own; ``None`` for others."""
+    """Return the answer for a kind of page without own HTML; ``None`` for others."""
     words = world.words(page)
     if page.kind in {"not_found", "server_error"}:
         status, key = (404, "missing") if page.kind == "not_found" else (500, "broken")

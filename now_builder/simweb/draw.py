@@ -1,4 +1,4 @@
-"""Draw a picture of a topic: pick one of its drawings, tint it and place it on a ground."""
+"""Draw a picture of a topic: choose a drawing, tint it and place it on a background."""
 
 import colorsys
 import re
@@ -9,16 +9,16 @@ from random import Random
 from xml.etree import ElementTree as ET
 
 Number = float | int
-"""Both, since annotations are checked at run time, where 1 is no float."""
+"""Both types, since the run-time check of annotations does not accept 1 as a float."""
 VARIANTS = 3
-"""Drawings of each topic."""
+"""Number of drawings per topic."""
 
 _FOLDER = files("now_builder.simweb") / "pictures"
 TOPICS = tuple(sorted(p.name[:-4] for p in _FOLDER.iterdir() if p.name.endswith(".svg")))
-"""Names of the topics; a page or its pictures never contain them."""
+"""Names of the topics; pages and pictures never contain them."""
 
 _SIZE = (200, 100)
-"""Units that a ground or a landscape is drawn on; other things are about 100 across."""
+"""Size of a background or landscape in units; other things are about 100 units wide."""
 _TINT = 0.04
 
 
@@ -27,9 +27,9 @@ class Drawing:
     """A group of a file in ``pictures/``.
 
     Attributes:
-        style: Its colour variables, ``--a:#f7d117`` each, and colours mixed from them.
-        others: Further colours that a variable may have, by its name.
-        shapes: The elements that use them.
+        style: Colour variables, such as ``--a:#f7d117``, and colours mixed from them.
+        others: Alternative colours by name of the variable.
+        shapes: SVG elements that use the variables.
     """
 
     style: str
@@ -37,7 +37,7 @@ class Drawing:
     shapes: str
 
     def placed(self, rng: Random, transform: str) -> str:
-        """Return the drawing as an SVG group, each colour variable chosen and slightly changed."""
+        """Return the drawing as an SVG group, with a random variation of each colour variable."""
 
         def recoloured(match: re.Match[str]) -> str:
             name, color = match.groups()
@@ -49,11 +49,11 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A file in ``pictures/``: the drawings of a topic, or of a ground, side by side.
+    """A file in ``pictures/``: the drawings of a topic or a background.
 
     Attributes:
-        ground: Where the thing is mostly found; ``None`` for a landscape, which fills the picture.
-        turn: Largest angle by which the thing is turned, in degrees.
+        ground: Usual background of the thing; ``None`` for a landscape, which fills the picture.
+        turn: Maximum rotation of the thing in degrees.
         crowd: Maximum number of copies in a picture.
     """
 
@@ -86,9 +86,9 @@ def draw(
 
 
 def _filling(drawing: Drawing, rng: Random, width: Number) -> str:
-    """Place a drawing that fills the picture: enlarged a little, shifted, perhaps mirrored."""
+    """Fill the picture with a drawing, slightly enlarged and shifted, perhaps mirrored."""
     scale = max(rng.uniform(1, 1.2), width / _SIZE[0])
-    # The middle of a landscape, where its subject is, must stay inside.
+    # The middle of a landscape, its subject, must stay inside.
     x = width / 2 + rng.uniform(-1, 1) * min(18, (_SIZE[0] * scale - width) / 2)
     middle = f"translate({-_SIZE[0] / 2:g} {-_SIZE[1] / 2:g})"
     mirrored = f"scale({rng.choice(('', '-'))}{scale:.2f} {scale:.2f})"
@@ -96,7 +96,7 @@ def _filling(drawing: Drawing, rng: Random, width: Number) -> str:
 
 
 def _places(rng: Random, width: Number, crowd: int) -> list[tuple[Number, Number, Number]]:
-    """Choose where the copies of a thing are: x, y and scale each, in a row."""
+    """Choose x, y and scale for each copy of a thing, in a row."""
     count = rng.choice((1, 1, *range(1, crowd + 1)))
     if count == 1:
         scale = min(rng.uniform(0.72, 0.95), width / 105)
@@ -114,7 +114,7 @@ def _places(rng: Random, width: Number, crowd: int) -> list[tuple[Number, Number
 @cache
 def _read(name: str) -> Sheet:
     text = (_FOLDER / f"{name}.svg").read_text(encoding="utf-8")
-    # Without the name space and the indentation, the groups are written as they were.
+    # Without namespace and indentation, the groups are serialised unchanged.
     text = re.sub(r"\s*\n\s*", "", text.replace(' xmlns="http://www.w3.org/2000/svg"', ""))
     root = ET.fromstring(text)  # noqa: S314 - a file of this package
     drawings = [
@@ -134,7 +134,7 @@ def _read(name: str) -> Sheet:
 
 
 def tone(rng: Random, color: str) -> str:
-    """Vary a colour: lightness and saturation by 0.04 (of 1) at most, hue by a fifth of it."""
+    """Vary lightness and saturation of a colour by up to 0.04 (of 1), hue by up to 0.008."""
     red, green, blue = (int(color[place : place + 2], 16) / 255 for place in (1, 3, 5))
     hue, light, saturation = colorsys.rgb_to_hls(red, green, blue)
     return hls(
@@ -145,7 +145,7 @@ def tone(rng: Random, color: str) -> str:
 
 
 def hls(hue: Number, light: Number, saturation: Number) -> str:
-    """Return ``#rrggbb`` of hue (wraps), lightness and saturation (clipped to [0, 1])."""
+    """Return ``#rrggbb`` for hue (modulo 1), lightness and saturation (clipped to [0, 1])."""
     light, saturation = min(max(light, 0), 1), min(max(saturation, 0), 1)
     red, green, blue = colorsys.hls_to_rgb(hue % 1, light, saturation)
     return f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"

@@ -1,4 +1,4 @@
-"""Write the folder of a simulated web: URL list, truth, and settings for the server."""
+"""Write the folder of a simulated web: URL list, true matches, and settings for the server."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,8 +40,8 @@ def make(folder: Path, settings: SimwebSettings, *, force: bool = False) -> Simw
     The same settings give the same bytes.
 
     Raises:
-        ConfigError: If the folder has another list of URLs and no ``simweb.toml``, and ``force`` is
-            off.
+        ConfigError: If the folder has another list of URLs but no ``simweb.toml``, without
+            ``force``.
     """
     world = build_world(settings)
     table = truth(world)
@@ -49,7 +49,7 @@ def make(folder: Path, settings: SimwebSettings, *, force: bool = False) -> Simw
     with lock_folder(folder):
         path, last = folder / URLS, folder / SETTINGS
         if not force and path.exists() and not last.exists() and path.read_bytes() != urls.encode():
-            raise ConfigError(f"{path}: not of a simulated web; --force replaces it")
+            raise ConfigError(f"{path}: not of a simulated web. Give --force to replace it")
         last.unlink(missing_ok=True)
         write_text(path, urls)
         with atomic_write(folder / TRUTH) as temporary, temporary.open("wb") as file:
@@ -68,7 +68,7 @@ def make(folder: Path, settings: SimwebSettings, *, force: bool = False) -> Simw
 
 
 def truth(world: World) -> pd.DataFrame:
-    """Return the truth about every URL, in the order of the list."""
+    """Return kind, match, topic and caption of every URL, in the order of the list."""
     rows = [
         {
             "url": page.url,
@@ -91,10 +91,10 @@ def read_world(folder: Path) -> World:
     """Build the world of a folder made by :func:`make`.
 
     Raises:
-        FormatError: If the folder holds no simulated web.
-        ConfigError: If its settings are not ones.
+        FormatError: If the folder contains no simulated web.
+        ConfigError: If its settings are invalid.
     """
     path = folder / SETTINGS
     if not path.is_file():
-        raise FormatError(path, "no such file; `now-builder simweb make` writes it")
+        raise FormatError(path, "file not found. Make it with `now-builder simweb make`")
     return build_world(build(SimwebSettings, read_toml(path), str(path)))

@@ -1,4 +1,4 @@
-"""Render the HTML of a page in its encoding, with the description where its kind puts it."""
+"""Render the HTML of a page in its encoding, with the description in the place of its kind."""
 
 import json
 import re
@@ -15,18 +15,18 @@ from now_builder.simweb.world import Page, World
 
 _CODECS = {"shift_jis": "cp932", "euc-kr": "cp949", "iso-8859-1": "cp1252"}
 _UNSURE = re.compile("[^\x00-\x7fÀ-ÖØ-öø-ɏЀ-ӿぁ-んァ-ヶー一-鿿가-힣、。，：；？！]")
-"""Symbols that Python and browsers map differently in some old encoding (the yen sign, dashes)."""
+"""Symbols that Python and browsers decode differently in an old encoding (yen sign, dashes)."""
 
 _HTML_LANGS = {"zh": "zh-CN", "en": "en", "ja": "ja", "ru": "ru", "es": "es", "ko": "ko"}
 _HUGE_ROWS = 9000
 _TEMPLATES = ("news", "shop", "article", "landing", "profile", "forum", "results", "slides")
-"""Kinds of phone page, each showing pictures of its topic at the top."""
+"""Types of phone pages, each with pictures of its topic at the top."""
 
 
 def render(world: World, page: Page, *, refreshed: bool = False) -> bytes:
-    """Render a page's HTML; ``refreshed`` leaves out the refresh of a page that has one."""
+    """Render a page's HTML; ``refreshed`` omits the page's meta refresh."""
     view = View(world, page, Random(f"{world.settings.seed}/view/{page.number}"))
-    # A site's template does not depend on its topics.
+    # The template depends on the site, not on the topic.
     chosen = Random(f"{world.settings.seed}/template/{page.site}").randrange(1000)
     template: Any = _environment().get_template(_TEMPLATES[chosen % len(_TEMPLATES)])
     body = template.render(view=view)
@@ -39,12 +39,12 @@ def render(world: World, page: Page, *, refreshed: bool = False) -> bytes:
     if page.kind == "meta_refresh" and not refreshed:
         refresh = f'<meta http-equiv="refresh" content="0;url={refreshed_target(page)}">'
     charset = _declaration(page)
-    early, tardy = ("", charset) if page.declared == "late" else (charset, "")
+    first, last = ("", charset) if page.declared == "late" else (charset, "")
     html = (
-        f'<!DOCTYPE html><html lang="{lang}"><head>{early}'
+        f'<!DOCTYPE html><html lang="{lang}"><head>{first}'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"{refresh}<title>{view.say('titles')} - {view.site.name}</title>{before}"
-        f"<style>{site_style(world, view.site)}</style>{late}{tardy}</head><body>{inside}{body}"
+        f"<style>{site_style(world, view.site)}</style>{late}{last}</head><body>{inside}{body}"
         f"{_after(view)}</body></html>"
     )
     return encode(html, page.charset)
@@ -52,25 +52,25 @@ def render(world: World, page: Page, *, refreshed: bool = False) -> bytes:
 
 @cache
 def _environment() -> Environment:
-    """Return the templates of the folder, in which line breaks and indentations say nothing."""
+    """Return the environment of the templates, without their line breaks and indentation."""
     folder = files("now_builder.simweb") / "templates"
 
     def read(name: str) -> str:
         return re.sub(r"\n\s*", "", (folder / f"{name}.j2").read_text(encoding="utf-8"))
 
-    # A view escapes what it says, and draws pictures, which are HTML.
+    # A view escapes its texts itself; its pictures are HTML.
     return Environment(loader=FunctionLoader(read), undefined=StrictUndefined)  # noqa: S701
 
 
 def encode(html: str, charset: str) -> bytes:
-    """Encode; characters outside the encoding, or mapped in several ways, become references."""
+    """Encode HTML; characters outside the encoding, or ambiguous in it, become references."""
     if charset != "utf-8":
-        html = _UNSURE.sub(lambda found: f"&#{ord(found[0])};", html)
+        html = _UNSURE.sub(lambda match: f"&#{ord(match[0])};", html)
     return html.encode(_CODECS.get(charset, charset), "xmlcharrefreplace")
 
 
 def refreshed_target(page: Page) -> str:
-    """Return the target to which a page refreshes itself."""
+    """Return the target of a page's meta refresh."""
     return page.target + ("&" if "?" in page.target else "?") + "r=1"
 
 
@@ -85,7 +85,7 @@ def _declaration(page: Page) -> str:
 
 
 def _placed_description(view: View) -> tuple[str, str, str]:
-    """Write the description: early in the head, late in the head, or in the body."""
+    """Return the description as HTML for early in the head, late in the head, and the body."""
     page = view.page
     if page.description is None or page.kind in {"endless", "script_loop"}:
         return "", "", ""
@@ -116,15 +116,15 @@ def _placed_description(view: View) -> tuple[str, str, str]:
 
 
 def _after(view: View) -> str:
-    """Write what an awkward kind adds at the end of the body."""
-    kind = view.page.kind
-    if kind == "dialog":
-        text = json.dumps(view.words.site["alert"])
-        return f"<script>onload=function(){{alert({text})}}</script>"
-    if kind == "script_loop":
-        return "<script>while(1){}</script>"
-    if kind == "huge":
-        cell = f"<li><a href='#'><span>{view.thing()}</span> <b>{view.thing()}</b></a></li>"
-        padding = f"<!--{'x' * 160}-->"
-        return f"<ul>{(cell + padding) * _HUGE_ROWS}</ul>"
+    """Return the HTML of an awkward kind at the end of the body."""
+    match view.page.kind:
+        case "dialog":
+            text = json.dumps(view.words.site["alert"])
+            return f"<script>onload=function(){{alert({text})}}</script>"
+        case "script_loop":
+            return "<script>while(1){}</script>"
+        case "huge":
+            cell = f"<li><a href='#'><span>{view.thing()}</span> <b>{view.thing()}</b></a></li>"
+            padding = f"<!--{'x' * 160}-->"
+            return f"<ul>{(cell + padding) * _HUGE_ROWS}</ul>"
     return ""

@@ -1,4 +1,4 @@
-"""The texts, colours and pictures of one page, for its template."""
+"""Provide the texts, colours and pictures of a page for its template."""
 
 import tomllib
 from dataclasses import dataclass, field
@@ -11,15 +11,15 @@ from now_builder.simweb.words import Words, text
 from now_builder.simweb.world import Page, Site, World, token
 
 _STYLE = (files("now_builder.simweb") / "site.css").read_text(encoding="utf-8").replace("\n", "")
-"""The rules of all sites, whose colours and sizes are variables of a site's own."""
+"""Style sheet of all sites; colours and sizes are variables of each site."""
 
 _ICONS = tomllib.loads((files("now_builder.simweb") / "icons.toml").read_text(encoding="utf-8"))
-"""The path of each icon on a square of 24 units."""
+"""Path of each icon, on a square of 24 units."""
 
 
 @dataclass(slots=True)
 class View:
-    """One page for its template; each call returns a new random text, the same in every run."""
+    """A page for its template; each call returns a new random text, the same in every run."""
 
     world: World
     page: Page
@@ -38,11 +38,11 @@ class View:
         return self.world.words(self.page)
 
     def say(self, kind: str) -> str:
-        """Compose an escaped text on the topic, such as one of ``headings``."""
+        """Compose an escaped text on the topic, such as ``headings``."""
         return escape(text(kind, self.words, self.page.topic, self.rng), quote=False)
 
     def thing(self) -> str:
-        """Name a thing of the topic, seldom twice."""
+        """Return a thing of the topic; it repeats only after all others."""
         if not self._unused:
             things = self.words.topics[self.page.topic].things
             self._unused += self.rng.sample(things, len(things))
@@ -54,19 +54,19 @@ class View:
         return "".join(f"<p>{self.say('paragraphs')}</p>" for _ in range(count))
 
     def site_text(self, key: str) -> str:
-        """Return an escaped text of the site, one of its alternatives at random."""
+        """Return a random alternative of a site's text, escaped."""
         return escape(self.rng.choice(self.words.several(key)), quote=False)
 
     def number_text(self, key: str, most: int) -> str:
-        """Return a text of the site with a number in it."""
+        """Return a site's text with a random number from 2 to ``most``."""
         return escape(self.words.site[key].format(n=self.rng.randint(2, most)), quote=False)
 
     def all_texts(self, key: str, most: int) -> list[str]:
-        """Return the first texts of the site, escaped."""
+        """Return the first ``most`` alternatives of a site's text, escaped."""
         return [escape(item, quote=False) for item in self.words.several(key)[:most]]
 
     def icon(self, name: str, size: int = 22) -> str:
-        """Draw an icon in the colour of the text."""
+        """Return an icon in the colour of the text."""
         return (
             f'<svg class=i width={size} height={size} viewBox="0 0 24 24" fill=none '
             f"stroke=currentColor stroke-width=2.2 stroke-linecap=round>"
@@ -74,9 +74,9 @@ class View:
         )
 
     def picture(self, width: int, height: int) -> str:
-        """Show a picture of the topic, ``width`` by ``height`` CSS px.
+        """Return a picture of the topic, ``width`` by ``height`` CSS px.
 
-        It is inline SVG, an image file, a canvas painted by a script, or a background.
+        It is inline SVG, an image file, a canvas drawn by a script, or a background.
         """
         number, self.count = self.count, self.count + 1
         way = self.rng.choices(("svg", "img", "canvas", "background"), (35, 35, 15, 15))[0]
@@ -113,7 +113,7 @@ def picture_target(world: World, page: Page, number: int, size: tuple[int, int])
 
 
 def site_style(world: World, site: Site) -> str:
-    """Return a site's style sheet: colours, corners and type depend on the site alone."""
+    """Return a site's style sheet; colours, corners and fonts only depend on the site."""
     rng = Random(f"{world.settings.seed}/look/{site.number}")
     hue, strong = rng.random(), rng.uniform(0.45, 0.85)
     dark = rng.random() < 0.2

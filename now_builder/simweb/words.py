@@ -1,4 +1,4 @@
-"""The words of a language, and texts made of them: on a topic, or in place of one that fits."""
+"""Compose texts in a language: on a topic, or mismatched ones."""
 
 import re
 import tomllib
@@ -16,7 +16,7 @@ CHARACTER_SCRIPTS = frozenset({"zh", "ja"})
 
 @dataclass(frozen=True, slots=True)
 class TopicWords:
-    """Words about a topic: noun phrases, phrases that follow "how to", whole sentences."""
+    """Words about a topic: noun phrases, phrases after "how to", and sentences."""
 
     name: str
     things: tuple[str, ...]
@@ -26,7 +26,7 @@ class TopicWords:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A language: templates by their use (``titles`` …), texts of every site, words by topic."""
+    """A language: templates by use (``titles`` …), texts of all sites, words by topic."""
 
     lang: str
     text: dict[str, tuple[str, ...]]
@@ -40,7 +40,7 @@ class Words:
 
 @lru_cache
 def read_words(lang: str) -> Words:
-    """Read a language that comes with the package; ``zh-Hant`` is derived from ``zh``."""
+    """Read a language of the package; ``zh-Hant`` is derived from ``zh``."""
     folder = files("now_builder.simweb") / "words"
     source = (folder / f"{'zh' if lang == 'zh-Hant' else lang}.toml").read_text(encoding="utf-8")
     if lang == "zh-Hant":
@@ -68,7 +68,7 @@ def _in_traditional_characters(text: str) -> str:
 
 
 def compose(template: str, words: Words, topic: str, rng: Random) -> str:
-    """Fill a template with words of a topic; a slot in capitals begins with a capital letter."""
+    """Fill a template with words of a topic; a capitalised slot gives a capitalised word."""
     about = words.topics[topic]
     a, b, c, d = rng.sample(about.things, 4)
     act, act2 = rng.sample(about.acts, 2)
@@ -82,12 +82,12 @@ def compose(template: str, words: Words, topic: str, rng: Random) -> str:
 
 
 def text(kind: str, words: Words, topic: str, rng: Random) -> str:
-    """Compose a text by one of the language's templates of a kind (``titles``, ``headings`` …)."""
+    """Compose a text by a random template of a kind (``titles``, ``headings`` …)."""
     return compose(rng.choice(words.text[kind]), words, topic, rng)
 
 
 def description(words: Words, topic: str, rng: Random) -> str:
-    """Compose a description that fits: 15-45 characters, or 6-24 words."""
+    """Compose a description on a topic: 15-45 characters, or 6-24 words."""
     by_character = words.lang[:2] in CHARACTER_SCRIPTS
     least, most = _LENGTHS["characters" if by_character else "words"]
     for _ in range(50):
@@ -98,7 +98,7 @@ def description(words: Words, topic: str, rng: Random) -> str:
 
 
 def boilerplate(words: Words, site_name: str, number: int) -> str:
-    """Return the text that a site puts on all its pages, chosen by the site's number."""
+    """Return the boilerplate text of all pages of a site."""
     slogans = words.several("slogans")
     slogan = slogans[number // 2 % len(slogans)]
     return slogan if number % 2 else f"{site_name} - {slogan}"
@@ -113,10 +113,10 @@ def soup(words: Words, topics: list[str], rng: Random) -> str:
 
 
 def garble(description: str, topic_free: str, rng: Random) -> str:
-    """Damage a text as wrong encodings do.
+    """Damage a text like a wrong encoding, so that it never reveals its topic.
 
-    UTF-8 read as another encoding can be undone: it is made of a text without a topic. The other
-    ways destroy the text. So a garbled text never reveals the topic.
+    UTF-8 read as another encoding can be undone, so it is made from ``topic_free``. The other ways
+    destroy the text.
     """
     way = rng.randrange(2, 4) if topic_free.isascii() else rng.randrange(4)
     if way == 0:

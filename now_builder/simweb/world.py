@@ -1,4 +1,4 @@
-"""Sites, pages and the truth about them: a pure function of the settings."""
+"""Draw sites and pages with known matches, as a pure function of the settings."""
 
 import hashlib
 import unicodedata
@@ -31,19 +31,19 @@ WITHOUT_CAPTION = (
     "redirect_loop", "not_found", "server_error", "download", "pdf", "no_content",
     "no_description", "empty_description", "robots",
 )  # fmt: skip
-"""Awkward kinds without a caption: failures, and pages that do not describe themselves."""
+"""Awkward kinds without a caption: failures, and pages without a description."""
 
 COSTLY = ("hanging", "endless", "script_loop")
-"""Awkward kinds that take a crawler's whole time limit; they have no caption, and are few."""
+"""Awkward kinds that use up a crawler's time limit; they are few and have no caption."""
 
 LEGACY = {
     "gbk": "zh", "big5": "zh", "shift_jis": "ja", "euc-kr": "ko", "windows-1251": "ru",
     "euc-jp": "ja", "gb18030": "zh", "koi8-r": "ru", "iso-8859-1": "es",
 }  # fmt: skip
-"""Encodings of old pages by label, with a language each."""
+"""Language of each encoding of old pages."""
 
 _UNDECLARED = ("gbk", "big5", "shift_jis", "euc-kr", "windows-1251")
-"""Encodings that can be detected in the text without a declaration."""
+"""Encodings that can be detected without a declaration."""
 
 _DECLARED: dict[str, Declared] = {
     "legacy_header": "header", "legacy_meta": "meta", "legacy_undeclared": "nowhere",
@@ -57,9 +57,9 @@ _LEGACY_SITES = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A host with its language and encoding; nothing of it depends on a topic.
+    """A host with its language and encoding, independent of topics.
 
-    Sites with the encoding Big5 write ``zh`` in traditional characters.
+    Sites with the encoding Big5 use traditional characters for ``zh``.
     """
 
     number: int
@@ -73,7 +73,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A URL of the list, and the truth about it.
+    """A URL of the list, with its true topic and match.
 
     Attributes:
         number: Number from 0 on, by site; the list has another order.
@@ -81,9 +81,9 @@ class Page:
         target: Path and query of the URL.
         kind: ``page`` or an awkward kind.
         topic: Topic of pictures and text.
-        mismatch: ``None`` where the description fits, and where there is none by nature.
+        mismatch: Kind of mismatch; ``None`` if the description fits or is missing.
         caption_topic: Topic of the description, if it has one.
-        description: The attribute's value as a parser returns it, if any.
+        description: Value of the attribute after parsing, if any.
         original: Number of the page that this one duplicates.
     """
 
@@ -102,7 +102,7 @@ class Page:
 
     @property
     def caption(self) -> str | None:
-        """The caption that a crawl stores: NFC, white space collapsed, controls dropped."""
+        """Caption that a crawl stores: NFC, collapsed white space, no control characters."""
         if self.description is None or self.kind not in {"page", *WITH_CAPTION}:
             return None
         composed = unicodedata.normalize("NFC", self.description)
@@ -111,7 +111,7 @@ class Page:
 
     @property
     def matched(self) -> bool:
-        """Whether there is a caption that fits the page."""
+        """Whether the page has a caption that fits."""
         return self.caption is not None and self.mismatch is None
 
 
@@ -125,13 +125,13 @@ class World:
     pages: tuple[Page, ...]
 
     def words(self, page: Page) -> Words:
-        """Return the language of a page, in the characters that its encoding has."""
+        """Return the language of a page, in the script of its encoding."""
         lang = self.sites[page.site].lang
         return read_words("zh-Hant" if page.charset == "big5" else lang)
 
 
 def build_world(settings: SimwebSettings) -> World:
-    """Draw sites, pages and the truth."""
+    """Draw sites and pages."""
     rng = Random(f"{settings.seed}/world")
     topics = tuple(sorted(rng.sample(TOPICS, settings.topics)))
     count = max(1, min(settings.sites, settings.pages // _LEAST_PAGES))
@@ -142,7 +142,7 @@ def build_world(settings: SimwebSettings) -> World:
 
 
 def token(*parts: object, length: int = 12) -> str:
-    """Return a name that does not reveal what it was made from."""
+    """Return a hash of ``parts`` as a name."""
     return hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()[:length]
 
 
@@ -160,7 +160,7 @@ def _draw_site(number: int, settings: SimwebSettings) -> Site:
     first, second = rng.choice(words.several("first")), rng.choice(words.several("second"))
     usual: tuple[Declared, ...] = ("meta", "both", "header")
     charset, declared = "utf-8", rng.choice(usual)
-    old = [label for label, known in LEGACY.items() if known == lang]
+    old = [label for label, language in LEGACY.items() if language == lang]
     if old and rng.random() < _LEGACY_SITES:
         charset = rng.choice(old)
         declared = rng.choice(usual)
@@ -201,7 +201,7 @@ def _draw_pages(
 
 
 def _target(settings: SimwebSettings, site: Site, number: int) -> str:
-    """Return a path, in the manner of its site, that names no topic."""
+    """Return a path in the style of its site, without the topic."""
     name = token(settings.seed, "path", number, length=8)
     digits = int(name, 16) % 900_000 + 100_000
     styles = (
@@ -215,7 +215,7 @@ def _target(settings: SimwebSettings, site: Site, number: int) -> str:
 
 
 def _awkward_kinds(count: int) -> list[str]:
-    """Choose kinds: each once, the legacy ones in every encoding, then more of the cheap ones."""
+    """List each kind once, legacy kinds in every encoding, then more of the fast kinds."""
     legacy = ("legacy_header", "legacy_meta", "legacy_undeclared")
     cheap = [kind for kind in (*WITH_CAPTION, *WITHOUT_CAPTION) if kind != "huge"]
     kinds = [*WITH_CAPTION, *WITHOUT_CAPTION, *COSTLY]
@@ -227,7 +227,7 @@ def _awkward_kinds(count: int) -> list[str]:
 
 
 def _make_awkward(pages: list[Page], sites: tuple[Site, ...], settings: SimwebSettings) -> None:
-    """Turn some pages of each site into awkward ones; six of each site stay as they are."""
+    """Make some pages awkward; six pages of each site are never changed."""
     rng = Random(f"{settings.seed}/awkward")
     place: dict[int, int] = {}
     free: list[Page] = []
@@ -254,7 +254,7 @@ def _make_awkward(pages: list[Page], sites: tuple[Site, ...], settings: SimwebSe
 def _charset_for(kind: str, number: int, settings: SimwebSettings) -> str | None:
     """Return the encoding of the next page of a legacy kind, in rotation; ``None`` for other kinds.
 
-    Without a language of such an encoding in the settings it is ``utf-8``, which no page takes.
+    Return ``utf-8``, so that no page is chosen, if the settings lack a language for it.
     """
     if not kind.startswith("legacy_"):
         return None
@@ -281,7 +281,7 @@ def _made_awkward(page: Page, kind: str, charset: str | None, original: Page, wa
 
 
 def _with_descriptions(world: World) -> Iterator[Page]:
-    """Assign each page its description, mismatched for exactly the given share."""
+    """Assign each page its description, with exactly the requested share of mismatches."""
     rng = Random(f"{world.settings.seed}/mismatch")
     kinds_described = {"page", *WITH_CAPTION}
     described = (page for page in world.pages if page.kind in kinds_described)
@@ -292,8 +292,8 @@ def _with_descriptions(world: World) -> Iterator[Page]:
     mismatch = dict(zip(wrong, kinds, strict=True))
     done = [_with_description(world, page, mismatch.get(page.number)) for page in world.pages]
     for page in done:
-        own = {name: getattr(page, name) for name in ("number", "url", "kind", "original")}
-        yield page if page.original is None else replace(done[page.original], **own)
+        kept = {name: getattr(page, name) for name in ("number", "url", "kind", "original")}
+        yield page if page.original is None else replace(done[page.original], **kept)
 
 
 def _with_description(world: World, page: Page, mismatch: Mismatch | None) -> Page:
@@ -320,7 +320,7 @@ def _with_description(world: World, page: Page, mismatch: Mismatch | None) -> Pa
 
 
 def _made_odd(text: str) -> str:
-    """Add line breaks, no-break spaces and decomposed letters, which a crawler must normalise."""
+    """Add line breaks, no-break spaces and decomposed letters that a crawler must normalise."""
     decomposed = unicodedata.normalize("NFD", text)
     middle = len(decomposed) // 2
     while unicodedata.combining(decomposed[middle]) or "\u1100" <= decomposed[middle] <= "\u11ff":

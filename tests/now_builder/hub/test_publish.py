@@ -151,7 +151,7 @@ def test_a_dry_run_lists_files_and_bytes_and_asks_the_hub_nothing(hub, run, rele
 @pytest.mark.parametrize(
     ("words", "more", "line"),
     [(["--yes"], {"HF_TOKEN": "hf_wrong"}, "no valid token"),
-     ([], {"HF_TOKEN": "right"}, "--yes is not given; nothing was sent"),
+     ([], {"HF_TOKEN": "right"}, "no terminal to ask on; nothing was sent"),
      (["--yes", "--private"], {"HF_TOKEN": "right"}, "public already")],
 )  # fmt: skip
 def test_nothing_is_sent_without_leave(hub, run, release, words, more, line):

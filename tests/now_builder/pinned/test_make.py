@@ -184,8 +184,8 @@ def test_what_cannot_be_had_is_a_row(mirrors, made):
         "second.bob": "ok", "third.bob": "ok", "fourth.bob": "ok", "broken.ann": "damaged",
         "gone.ann": "gone",
     }  # fmt: skip
-    assert rows["other.ann.test"]["reason"] == f"the mirror's is {head}"
-    assert rows["moved.ann.test"]["reason"] == "no folder /public that can be read at the commit"
+    assert rows["other.ann.test"]["reason"] == f"the mirror has {head}"
+    assert rows["moved.ann.test"]["reason"] == "no readable folder /public at the commit"
     assert rows["large.ann.test"]["reason"] == "0.0 MB, at most 0.0 MB"
     assert urls_of(web) == ["http://first.ann.test/", "http://second.bob.test/a.html",
                             "http://third.bob.test/", "http://fourth.bob.test/"]  # fmt: skip

@@ -100,7 +100,7 @@ def test_a_list_of_something_else_is_left_alone_and_a_stop_leaves_no_half_web(
     with pytest.raises(ValueError, match="xx"):
         SimwebSettings(languages=["en", "xx"])
     (tmp_path / "urls.txt").write_text("http://own.test/\n")
-    with pytest.raises(ConfigError, match=r"urls\.txt: not of a simulated web; --force replaces"):
+    with pytest.raises(ConfigError, match=r"urls\.txt: not of a simulated web\. Give --force"):
         make(tmp_path, SimwebSettings(pages=20))
     make(tmp_path, SimwebSettings(pages=20), force=True)
     monkeypatch.setattr(pd.DataFrame, "to_parquet", lambda *_, **__: 1 / 0)
