@@ -67,7 +67,7 @@ class TrainDetectorSettings(Strict):
     held_out: float = Field(
         0.1, ge=0, lt=1, description="Share of the train pool that is held out to measure on."
     )
-    device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
+    device: str = Field("auto", description="Device: auto, cpu, cuda or cuda:N.")
     threads: int = Field(0, ge=0, description="CPU threads; 0: all cores.")
     precision: Literal["fp32", "bf16", "fp16"] = Field(
         "fp32",
@@ -87,7 +87,7 @@ class DetectSettings(DistributedSettings):
         description="Weights made by train-detector (.safetensors, next to its .json), or "
         "tiny-web, the weights in the package, which are the default.",
     )
-    device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
+    device: str = Field("auto", description="Device: auto, cpu, cuda or cuda:N.")
     batch_size: int = Field(
         0, ge=0, description="Pages per batch; 0: 16; on a CPU 4, or 2 at size paper."
     )

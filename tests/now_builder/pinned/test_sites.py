@@ -44,7 +44,7 @@ WRONG = (
     [
         ("", "empty"), (HEADER, "no site below the header"),
         ("repository,commit\n" + "a/b,c\n", "line 1: columns repository,commit, expected"),
-        (HEADER + line() + line(repository="a/c"), "line 3: host site.ann.test is that of line 2"),
+        (HEADER + line() + line(repository="a/c"), "line 3: host site.ann.test is also on line 2"),
         (HEADER + line(repository="site"), "line 2: repository is 'site', expected owner/name"),
         *((HEADER + line(repository=name), "line 2: repository")
           for name in ("a/..", "--upload-pack=x/y")),
