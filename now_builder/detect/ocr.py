@@ -34,8 +34,7 @@ from now_builder.machine.tessdata import debian_package, find_tessdata
 from now_builder.program.missing_package import install_extra
 from now_builder.program.progress import track_progress
 
-_SPARSE = 11
-"""Tesseract's page segmentation mode for text anywhere, in any order."""
+_SPARSE = 11  # Tesseract's page segmentation mode for text anywhere, in any order
 
 CONFIDENCE = 60.0
 """Minimum confidence of a line in per cent; pictures misread as text have less."""
@@ -55,8 +54,7 @@ _NAMES: dict[str, str] = dict(re.findall(r"(\w+):(\w+)", (
 """Tesseract's names of languages by primary tag."""
 _TRADITIONAL = re.compile(r"zh[-_](?:\w+[-_])?(?:hant|tw|hk|mo)\b", re.IGNORECASE)
 
-_DPI = 192
-"""Resolution of screenshots of two image px per CSS px."""
+_DPI = 192  # Resolution of screenshots of two image px per CSS px
 
 _IDEOGRAPH = "[\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef]"
 _GAP = re.compile(f"(?<={_IDEOGRAPH}) +(?={_IDEOGRAPH})")

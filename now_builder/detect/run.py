@@ -58,12 +58,9 @@ from now_builder.program.progress import Progress
 
 _log = logging.getLogger(__name__)
 _SHARD_LIMIT_S = 3600.0
-_AHEAD = 2
-"""Maximum number of batches on the device that wait for the model."""
-_UNWRITTEN = 4
-"""Maximum number of batches that wait for the disk."""
-_MOST_LANES = 16
-"""Maximum number of batches in the model at once; each needs about 200 MB."""
+_AHEAD = 2  # Maximum number of batches on the device that wait for the model
+_UNWRITTEN = 4  # Maximum number of batches that wait for the disk
+_MOST_LANES = 16  # Maximum number of batches in the model at once; each needs about 200 MB
 
 _MALLOC = {-1: 2**30, -3: 2**25, -8: 1}
 """Options of glibc's ``mallopt``: bytes kept after ``free``, minimum size of a separately mapped
@@ -319,12 +316,7 @@ class Pipeline:
     Decoding, the copy to the device, the model and writing run at once in separate threads.
     Threads decode as fast as processes, since Pillow releases the GIL.
 
-    Args:
-        detector: The detector.
-        features: The feature file, which is written later; its parts lie next to it.
-        settings: Settings of ``detect``.
-        batch_size: Pages per batch.
-        screenshots: Hash (sha256) of each screenshot by key, to be recorded in the parts.
+    Parts are written next to ``features``. They record the hashes (sha256) in ``screenshots``.
     """
 
     def __init__(

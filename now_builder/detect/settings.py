@@ -39,8 +39,7 @@ class TrainDetectorSettings(Strict):
         "for label.",
     )
     also: list[Path] = Field(
-        default_factory=list,
-        description="Additional captures folder to train on (repeatable).",
+        default_factory=list, description="Additional captures folder to train on (repeatable)."
     )
     steps: int = Field(0, ge=0, description="Total steps; 0: the size's default.")
     batch_size: int = Field(0, ge=0, description="Pages per step; 0: the size's default.")

@@ -127,10 +127,8 @@ def _make_room(out: Path, record: ExportRecord, *, force: bool) -> None:
     if old == record and not force:
         return
     if old and not force:
-        raise ConfigError(
-            f"{out}: exported from another release or with other settings. Give --force to replace "
-            "it"
-        )
+        problem = "exported from another release or with other settings. Give --force to replace it"
+        raise ConfigError(f"{out}: {problem}")
     for name in reversed(ours):  # README.md first, so that the rest is incomplete
         path = out / name
         if out.resolve() not in path.resolve().parents:

@@ -10,8 +10,7 @@ from typing import TypeVar
 from now_builder.errors import NowError
 from now_builder.program.retry_after import retry_after_s
 
-_PATIENCE_S = 3600.0
-"""Maximum total wait of one step for the hub's rate limit, in seconds."""
+_PATIENCE_S = 3600.0  # Maximum total wait of one step for the hub's rate limit, in seconds
 _BUSY_S = 60.0
 """Wait in seconds if the hub does not say how long; its rate limits cover five minutes."""
 

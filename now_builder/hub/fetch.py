@@ -27,8 +27,7 @@ from now_builder.hub.client import hub_errors, size_text
 REPOSITORY, ARCHIVE = "NJUyued/NoW", "NoW.zip"
 """The authors' data set on the hub, and its large file."""
 MARKER = "fetched.json"
-_UNPACKED = 3.2
-"""Ratio of unpacked to packed size: 11.1 GB of float32 features in 3.53 GB."""
+_UNPACKED = 3.2  # Ratio of unpacked to packed size: 11.1 GB of float32 features in 3.53 GB
 _NO_ZIP = (
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError, RuntimeError, EOFError,
     ValueError,
@@ -116,14 +115,13 @@ def _find(endpoint: str | None) -> _Remote:
         url = hf_hub_url(REPOSITORY, ARCHIVE, repo_type="dataset", endpoint=endpoint)
         headers = build_hf_headers()
         file = get_hf_file_metadata(url, headers=headers, endpoint=endpoint)
-    if file.size is None or file.commit_hash is None:
+    size, revision = file.size, file.commit_hash
+    if size is None or revision is None:
         raise NowError(f"{url}: the answer has no size or no commit, so this is not a hub")
     if urlsplit(file.location).netloc != urlsplit(url).netloc:
         headers.pop("authorization", None)
     sha256 = file.etag if file.etag and len(file.etag) == 64 else None
-    fetched = Fetched(
-        repository=REPOSITORY, revision=file.commit_hash, bytes=file.size, sha256=sha256
-    )
+    fetched = Fetched(repository=REPOSITORY, revision=revision, bytes=size, sha256=sha256)
     return _Remote(file.location, headers, fetched)
 
 
@@ -140,14 +138,8 @@ def _download(remote: _Remote, path: Path) -> None:
         _log.info("resuming at %s of %s", size_text(start), size_text(size))
     with hub_errors(f"{remote.fetched.repository}/{ARCHIVE}"), path.open("ab") as file:
         # hf_hub_download would start over after its process was killed.
-        http_get(
-            remote.location,
-            file,
-            resume_size=start,
-            headers=remote.headers,
-            expected_size=size,
-            displayed_filename=ARCHIVE,
-        )
+        http_get(remote.location, file, resume_size=start, headers=remote.headers,
+                 expected_size=size, displayed_filename=ARCHIVE)  # fmt: skip
     _log.info("checking %s", size_text(size))
     if remote.fetched.sha256 and sha256_of(path) != remote.fetched.sha256:
         path.unlink()
@@ -157,10 +149,8 @@ def _download(remote: _Remote, path: Path) -> None:
 def _check_room(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise NowError(
-            f"{folder}: {size_text(free)} free, expected {size_text(needed)} for the archive "
-            "and its files"
-        )
+        expected = f"expected {size_text(needed)} for the archive and its files"
+        raise NowError(f"{folder}: {size_text(free)} free, {expected}")
 
 
 def _unpack(archive: Path, folder: Path) -> None:

@@ -21,8 +21,7 @@ from now_builder.formats.release import LICENCES, read_manifest, shared_licence
 from now_builder.hub.client import NO_XET, BusyError, hub_errors, retry_on_rate_limit, size_text
 from now_builder.package.verify import verify
 
-_LONG_S = 30.0
-"""Seconds before a warning suggests how to avoid Xet."""
+_LONG_S = 30.0  # Seconds before a warning suggests how to avoid Xet
 
 _MESSAGE = "Publish a release of noise-of-web"
 
@@ -141,9 +140,7 @@ def send(upload: DatasetUpload) -> str:
             raise NowError(f"{name}: public already. Make it private on its settings page")
         return {file.rfilename for file in info.siblings or []}
 
-    old = sorted(
-        path for path in retry_on_rate_limit(make) - set(upload.files) if _OURS.fullmatch(path)
-    )
+    old = sorted(filter(_OURS.fullmatch, retry_on_rate_limit(make) - set(upload.files)))
     retry_on_rate_limit(partial(_send_by_process, upload, old))
     return f"{api.endpoint}/datasets/{name}"
 

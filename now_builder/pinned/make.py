@@ -30,8 +30,7 @@ from now_builder.pinned.sites import LIST, MadeSite, Site, read_sites, write_sit
 from now_builder.program.progress import Progress
 
 _AT_ONCE = 4
-_RECORDS = ".sites"
-"""Folder with a JSON file for each finished site."""
+_RECORDS = ".sites"  # Folder with a JSON file for each finished site
 
 Made = tuple[MadeSite, list[str]]
 """A site's row and the URLs of its pages."""

@@ -14,8 +14,7 @@ from now_builder.simweb.world import Page, World, token
 _HOPS = 4
 _REDIRECTS = (301, 302, 303, 307, 308)
 _ROBOTS = b"User-agent: *\nDisallow: /private/\n"
-_PDF = b"%PDF-1.4\ntrailer<<>>\n%%EOF\n"
-"""A PDF without pages; a crawler only looks at its type."""
+_PDF = b"%PDF-1.4\ntrailer<<>>\n%%EOF\n"  # A PDF without pages; a crawler only looks at its type
 
 
 @dataclass(slots=True)

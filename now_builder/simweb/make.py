@@ -35,13 +35,10 @@ class SimwebSummary:
 
 
 def make(folder: Path, settings: SimwebSettings, *, force: bool = False) -> SimwebSummary:
-    """Write ``urls.txt``, ``truth.parquet`` and, last, ``simweb.toml``.
-
-    The same settings give the same bytes.
+    """Write ``urls.txt``, ``truth.parquet`` and, last, ``simweb.toml``; deterministic.
 
     Raises:
-        ConfigError: If the folder has another list of URLs but no ``simweb.toml``, without
-            ``force``.
+        ConfigError: Without ``force``, if the folder has a list of URLs of something else.
     """
     world = build_world(settings)
     table = truth(world)
@@ -70,20 +67,12 @@ def make(folder: Path, settings: SimwebSettings, *, force: bool = False) -> Simw
 def truth(world: World) -> pd.DataFrame:
     """Return kind, match, topic and caption of every URL, in the order of the list."""
     rows = [
-        {
-            "url": page.url,
-            "matched": page.matched,
-            "kind": page.kind,
-            "mismatch": page.mismatch,
-            "topic": page.topic,
-            "caption_topic": page.caption_topic,
-            "lang": world.sites[page.site].lang,
-            "site": world.sites[page.site].host,
-            "caption": page.caption,
-            "charset": page.charset,
-        }
+        {"url": page.url, "matched": page.matched, "kind": page.kind, "mismatch": page.mismatch,
+         "topic": page.topic, "caption_topic": page.caption_topic,
+         "lang": world.sites[page.site].lang, "site": world.sites[page.site].host,
+         "caption": page.caption, "charset": page.charset}
         for page in listed(world)
-    ]
+    ]  # fmt: skip
     return pd.DataFrame(rows)
 
 

@@ -185,17 +185,14 @@ def _draw_pages(
 ) -> list[Page]:
     rng = Random(f"{settings.seed}/pages")
     pages: list[Page] = []
+    share, more = divmod(settings.pages, len(sites))
     for site in sites:
-        share, more = divmod(settings.pages, len(sites))
         order = rng.sample(topics, len(topics))
         for place in range(share + (site.number < more)):
-            number = len(pages)
-            target = _target(settings, site, number)
+            target = _target(settings, site, len(pages))
             url, topic = f"http://{site.host}{target}", order[place % len(order)]
-            page = Page(
-                number, url, site.number, target, "page", topic, site.charset, site.declared
-            )
-            pages.append(page)
+            encoding = site.charset, site.declared
+            pages.append(Page(len(pages), url, site.number, target, "page", topic, *encoding))
     _make_awkward(pages, sites, settings)
     return pages
 

@@ -156,7 +156,6 @@ def _summarize(path: Path, inputs: str) -> LabelSummary:
         problem = f"not written by label ({error!s:.200}). Give --force to replace it"
         raise FormatError(path, problem) from None
     if old_inputs != inputs:
-        raise ConfigError(
-            f"{path.parent}: made from other captures, mapping or settings. Give --force to redo it"
-        )
+        problem = "made from other captures, mapping or settings. Give --force to start over"
+        raise ConfigError(f"{path.parent}: {problem}")
     return LabelSummary(path.parent, *counts, fresh=False)

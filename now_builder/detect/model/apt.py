@@ -59,35 +59,14 @@ PROPOSALS = 100
 """Number of boxes per page that are embedded."""
 
 PAPER = ModelConfig(
-    size="paper",
-    input_size=(WIDTH, HEIGHT),
-    layers=(3, 4, 6, 3),
-    width=64,
-    outputs=1024,
-    side=7,
-    sampling=2,
-    layer3_stride=2,
-    rpn_channels=256,
-    candidates=2000,
-    overlap=0.6,
-    proposals=100,
-)
+    size="paper", input_size=(WIDTH, HEIGHT), layers=(3, 4, 6, 3), width=64, outputs=1024, side=7,
+    sampling=2, layer3_stride=2, rpn_channels=256, candidates=2000, overlap=0.6, proposals=100,
+)  # fmt: skip
 TINY = ModelConfig(
-    size="tiny",
-    input_size=(WIDTH // 2, HEIGHT // 2),
-    layers=(1, 1, 1, 1),
-    width=12,
-    outputs=384,
-    side=4,
-    sampling=1,
-    layer3_stride=1,
-    rpn_channels=64,
-    candidates=1000,
-    overlap=0.5,
-    proposals=100,
-    temperature=0.03,
-    patches=True,
-)
+    size="tiny", input_size=(WIDTH // 2, HEIGHT // 2), layers=(1, 1, 1, 1), width=12, outputs=384,
+    side=4, sampling=1, layer3_stride=1, rpn_channels=64, candidates=1000, overlap=0.5,
+    proposals=100, temperature=0.03, patches=True,
+)  # fmt: skip
 
 
 class PromptTuner(nn.Module):
@@ -154,12 +133,9 @@ class AptDetector(nn.Module):
         )
         self.neck = Pyramid(self.visual.channels, config.rpn_channels)
         self.rpn = RegionProposals(
-            config.rpn_channels,
-            config.input_size,
-            self.visual.stride,
-            config.candidates,
+            config.rpn_channels, config.input_size, self.visual.stride, config.candidates,
             config.overlap,
-        )
+        )  # fmt: skip
         self.projection = nn.Linear(config.outputs, DIMENSION)
         self.placing = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, DIMENSION))
         self.regression = nn.Linear(config.outputs, 4)
@@ -187,13 +163,8 @@ class AptDetector(nn.Module):
         self, maps: PageMaps, regions: Sequence[Float[Tensor, "_ 4"]]
     ) -> Float[Tensor, "all outputs"]:
         """Embed the regions of all pages in one batch."""
-        crops = align(
-            maps.regions,
-            regions,
-            2 * self.config.side,
-            1 / self.visual.stride,
-            self.config.sampling,
-        )
+        cells, points = 2 * self.config.side, self.config.sampling
+        crops = align(maps.regions, regions, cells, 1 / self.visual.stride, points)
         return self.visual.pool(crops.to(self.visual.dtype, memory_format=torch.channels_last))
 
     def classify(

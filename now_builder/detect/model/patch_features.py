@@ -29,16 +29,13 @@ WORDS = slice(DIMENSION - word_vectors.WIDTH, DIMENSION)
 """Columns of the words among the stored numbers."""
 WORDS_LENGTH = 4.0
 """Norm of the words of a region with many letters."""
-_LETTERS = 24.0
-"""Norm of a sum of letters' vectors at which the stored norm is half its maximum."""
+_LETTERS = 24.0  # Norm of a sum of letters' vectors at which the stored norm is half its maximum
 
-_FLAT = 0.1
-"""Minimum contrast of a patch: root mean square deviation of pixel values in [0, 1]."""
+_FLAT = 0.1  # Minimum contrast of a patch: root mean square deviation of pixel values in [0, 1]
 _HALF = 2
 _SAMPLES = 160
 _ROUNDS = 25
-_AT_ONCE = 1024
-"""Patches that are compared with the patterns in one product."""
+_AT_ONCE = 1024  # Patches that are compared with the patterns in one product
 
 
 class Block(nn.Module):

@@ -17,8 +17,7 @@ from now_builder.errors import ConfigError
 from now_builder.formats.shard import HEIGHT, WIDTH, Element
 
 DIMENSION = 768
-_KEPT = 16_384
-"""Number of cached strings; their vectors need 50 MB."""
+_KEPT = 16_384  # Number of cached strings; their vectors need 50 MB
 
 
 @runtime_checkable

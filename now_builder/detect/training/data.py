@@ -36,10 +36,8 @@ from now_builder.formats.shard import (
 from now_builder.formats.split import Split, read_split, registrable_domain
 from now_builder.program.progress import track_progress
 
-_SHARE = 0.5
-"""Share of the pages that are shrunk or magnified."""
-_VISIBLE = 0.6
-"""Minimum share of an element on the screen."""
+_SHARE = 0.5  # Share of the pages that are shrunk or magnified
+_VISIBLE = 0.6  # Minimum share of an element on the screen
 _HIDDEN = 0.4
 """Share of text boxes hidden in training, so that the detector also works without text."""
 
@@ -64,13 +62,7 @@ class TrainPage:
 
 @dataclass(frozen=True, slots=True)
 class TrainPages:
-    """The train pool, divided by site.
-
-    Attributes:
-        learn: Pages to learn from.
-        held_out: Pages of other sites, to measure on.
-        mapping: Mapping of elements to classes.
-    """
+    """The train pool, divided by site into pages to learn from and held-out pages."""
 
     learn: list[TrainPage]
     held_out: list[TrainPage]

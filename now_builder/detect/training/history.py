@@ -23,8 +23,7 @@ from now_builder.formats.io import atomic_write, write_text
 from now_builder.formats.shard import HEIGHT, WIDTH
 
 Item = TypeVar("Item")
-_EPOCHS = 12
-"""Maximum number of evenly spaced epochs that are measured; the last is measured too."""
+_EPOCHS = 12  # Maximum number of evenly spaced epochs that are measured; the last is measured too
 _MEASURED = 200
 _DRAWN = 3
 _BEST = 20
@@ -68,12 +67,9 @@ class History:
         if now == before and step < total:
             return
         epoch, epochs = max(now, before + 1), -(-total * batch // pages)
-        line: dict[str, Any] = {
-            "epoch": epoch,
-            "step": step,
-            "lr": learning_rate(self._learner.recipe, step - 1),
-            "losses": {k: value / self.state["steps"] for k, value in self.state["sums"].items()},
-        }
+        means = {name: value / self.state["steps"] for name, value in self.state["sums"].items()}
+        rate = learning_rate(self._learner.recipe, step - 1)
+        line: dict[str, Any] = {"epoch": epoch, "step": step, "lr": rate, "losses": means}
         if self._pages and (step == total or epoch % -(-epochs // _EPOCHS) == 0):
             line |= self._measure(epoch)
         self.state["lines"].append(line)

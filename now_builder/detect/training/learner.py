@@ -47,8 +47,7 @@ from now_builder.errors import ConfigError, TrainingError
 
 _PAINT, _VIEW = 4.0, 2.0
 """Weights of the painting loss and the view loss."""
-_CACHE_MIB = 2048
-"""Size of the cache for decoded screenshots: 3,000 pages at size tiny."""
+_CACHE_MIB = 2048  # Size of the cache for decoded screenshots: 3,000 pages at size tiny
 
 _HUB_TEXT_ENCODER = "bert-base-multilingual-cased"
 

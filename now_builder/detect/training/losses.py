@@ -22,20 +22,15 @@ _BACKGROUND_WEIGHT = 0.4
 THUMBNAIL = 12
 """Side of the painted thumbnails in px."""
 _TEMPERATURE = 0.1
-_RARE = 20
-"""Number of elements below which the weight of a class stays the same."""
+_RARE = 20  # Number of elements below which the weight of a class stays the same
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
     """Training targets of one page; boxes are in input px.
 
-    Attributes:
-        boxes: Boxes of labelled elements.
-        classes: Class of each.
-        ignored: Boxes of visible elements without a class: neither foreground nor background.
-        texts: Boxes of the page's strings.
-        vectors: Embeddings of the strings.
+    ``ignored`` elements have no class: they are neither foreground nor background. ``vectors`` are
+    the embeddings of the strings in ``texts``.
     """
 
     boxes: Float[Tensor, "n 4"]

@@ -34,8 +34,7 @@ from now_builder.program.progress import Progress
 
 CHECKPOINT_EVERY = 100
 """Steps between checkpoints."""
-_FITTED = 200
-"""Approximate number of pages on which the scale of the stored features is fitted."""
+_FITTED = 200  # Approximate number of pages on which the scale of the stored features is fitted
 _log = logging.getLogger(__name__)
 
 
