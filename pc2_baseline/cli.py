@@ -33,7 +33,8 @@ RunFolders = Annotated[
     typer.Argument(metavar="RUN...", help="Folder of a run; similarities of several are averaged."),
 ]
 Device = Annotated[
-    str | None, typer.Option(help="cpu, cuda, cuda:1 … or auto; default: as set for the run.")
+    str | None,
+    typer.Option(help="Device: cpu, cuda, cuda:1 … or auto; default: the run's setting."),
 ]
 Release = Annotated[
     Path | None, typer.Option(help="Folder of the release; default: where it was at training.")
@@ -42,25 +43,25 @@ Bank = Annotated[
     int | None,
     typer.Option(
         min=0,
-        help="Lower pages and captions that are near to many of so many training pairs, drawn at "
-        "random; 0: score as they are; default: data.bank, as set for the run.",
+        help="Number of random training pairs for the hub correction, which lowers pages and "
+        "captions that are near to many of them; 0: none; default: the run's data.bank.",
     ),
 ]
 Truth = Annotated[
     Path | None,
     typer.Option(
-        help="CSV or Parquet with url or key, and matched (true or false, or a verdict of "
-        "now-builder audit), for training pairs; "
-        "default: the run's data.truth. Captions that its noise file moved never match."
+        help="CSV or Parquet of training pairs with url or key, and matched (true, false or a "
+        "verdict of now-builder audit); captions that a noise file moved never match; default: the "
+        "run's data.truth."
     ),
 ]
 
 
-def _list_presets(wanted: bool) -> None:
-    """List the presets, the sections of each, and the rSum that a paper has published."""
+def _list_presets(listed: bool) -> None:
+    """List the presets and their sections, with the published rSum."""
     from pc2_baseline.config import presets, sections_of
 
-    if wanted:
+    if listed:
         for name, about in presets().items():
             typer.echo(f"{name}: {about}")
             for on, words in sections_of(name).items():
@@ -71,8 +72,8 @@ def _list_presets(wanted: bool) -> None:
 Config = Annotated[
     str | None,
     typer.Option(
-        help="TOML file or name of a preset (--presets); default: pc2-paper, and on fewer than "
-        "10,000 training pairs crossfit-pooled --on demo."
+        help="Preset (--presets) or TOML file; default: pc2-paper, below 10,000 training pairs "
+        "crossfit-pooled --on demo."
     ),
 ]
 On = Annotated[
@@ -85,7 +86,7 @@ On = Annotated[
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change one setting; may be given again."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Setting to change (repeatable)."),
 ]
 ReleaseArgument = Annotated[
     Path, typer.Argument(metavar="RELEASE", help="Folder of a release, or of the authors' archive.")
@@ -120,7 +121,7 @@ def train(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Start over.")] = False,
     processes: Annotated[
-        int, typer.Option(min=1, help="Train so many peers at once, also on one GPU.")
+        int, typer.Option(min=1, help="Number of peers to train at once, also on one GPU.")
     ] = 1,
     as_json: AsJson = False,
     presets: Annotated[  # noqa: ARG001 - its callback lists them
@@ -129,18 +130,19 @@ def train(
             "--presets",
             is_eager=True,
             callback=_list_presets,
-            help="List the presets, with the data sets that --on takes of each, and exit.",
+            help="List the presets with their sections for --on, and exit.",
         ),
     ] = False,
 ) -> None:
-    """Train on RELEASE; run the same command again to go on after an interruption.
+    """Train on RELEASE; run the same command again to resume after an interruption.
 
-    RUN then holds run.toml (all settings), log.jsonl (a line an epoch), best/ and last/ (weights),
-    divisions/, tensorboard/, curves.png and pictures/. A resumed run equals one never stopped.
+    RUN then contains run.toml (all settings), log.jsonl (a line per epoch), best/ and last/
+    (weights), divisions/, tensorboard/, curves.png and pictures/. A resumed run equals an
+    uninterrupted one.
 
-    With --processes, or under torchrun, the peers of PC2 and crossfit are trained on equal shares
-    of the processes, and those that share a peer split its similarity block; where shares do not
-    come out even, and for other methods, all processes split each block.
+    With --processes, or under torchrun, each peer of PC2 and crossfit is trained by an equal share
+    of the processes, which split its similarity block. If shares would be unequal, and for other
+    methods, all processes split each block.
     """
     if processes > 1 and "WORLD_SIZE" not in os.environ:
         several = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
@@ -159,24 +161,24 @@ def train(
         config, overrides, on = default_preset(release, overrides)
     settings = read_settings(config, with_only_track(release, config, overrides, on), on)
     if by_size and config != DEFAULT_PRESET:
-        begun = ", beginning with the words read on its pages"
-        words = begun if settings.model.similarity == "reading" else ""
+        reading = ", starting from the words read on its pages"
+        words = reading if settings.model.similarity == "reading" else ""
         say(
-            f"{release}: preset {config} --on {on}{words}, by the release, on track "
-            f"{settings.data.tokenizer}; --config takes another"
+            f"{release}: preset {config} --on {on}{words}, chosen for this release, on track "
+            f"{settings.data.tokenizer}; --config changes it"
         )
     if resume and force:
-        raise ConfigError("--resume and --force: go on, or start over?")
+        raise ConfigError("--resume and --force: expected only one of them")
     if resume and not (run / "run.toml").exists():
-        raise ConfigError(f"--resume: no run in {run}; without it, one is started")
+        raise ConfigError(f"{run}: no run to resume; omit --resume to start one")
     done = start(release, run, settings, force=force)
     if is_first():
         words = f"{run}: {done.in_words()}"
         _print({"run": str(run), **asdict(done)}, words, as_json=as_json)
 
 
-def _print(found: dict[str, Any], words: str, *, as_json: bool) -> None:
-    typer.echo(json.dumps(found, indent=2) if as_json else words)
+def _print(fields: dict[str, Any], words: str, *, as_json: bool) -> None:
+    typer.echo(json.dumps(fields, indent=2) if as_json else words)
 
 
 @app.command(
@@ -198,8 +200,8 @@ def predict(
 ) -> None:
     """Score a split with the best epoch and pack the matrix as a submission.
 
-    Similarities of several runs on the same data are averaged, each run counting once: SGRAF is SGR
-    and SAF, and two seeds of one network compare with a method of two.
+    Similarities of several runs on the same data are averaged with equal weights: SGRAF is SGR and
+    SAF, and two seeds of one network compare with a method of two networks.
     """
     from pc2_baseline.runs.predict import predict as start
 
@@ -224,9 +226,9 @@ def zero_shot(
     output: Annotated[Path, typer.Option("-o", "--output", help="The submission, a .zip file.")],
     settings: Annotated["ZeroShotSettings", Fields("pc2_baseline.config:ZeroShotSettings")],
 ) -> None:
-    """Score screenshots against caption texts by a pre-trained model, without training.
+    """Score screenshots against caption texts with a pre-trained model, without training.
 
-    A name on the hub is downloaded once. Without a network, download it beforehand elsewhere
+    A model on the hub is downloaded once. To work offline, download it beforehand
     (`hf download NAME --local-dir FOLDER`) and give the folder.
     """
     from pc2_baseline.runs.zero_shot import zero_shot as start
@@ -247,20 +249,20 @@ def rank_pairs(
     output: Annotated[Path, typer.Option("-o", "--output", help="The .csv file to write.")],
     track: Annotated[
         str | None,
-        typer.Option(help="Tokenizer whose captions are read; default: bert, or the first."),
+        typer.Option(help="Tokenizer of the captions to read; default: bert, or the first."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the probability that each pair of a release matches, the surest mismatches first.
 
-    No training run is needed: a page's caption is predicted by ridge regression from the features,
-    beginning with the words that the detector read if it reads. Each pair is judged by a fit that
-    saw neither its domain nor its caption; with too few domains, neither its page nor its caption.
+    No training run is needed: ridge regression predicts a page's caption from the features, and
+    from the words on the page if the detector reads. Each pair is scored by a fit without its
+    domain and caption; with too few domains, without its page and caption.
     """
     from pc2_baseline.runs.rank_pairs import rank_pairs as start
 
-    found = start(release, output, track)
-    _print(asdict(found), str(found), as_json=as_json)
+    ranking = start(release, output, track)
+    _print(asdict(ranking), str(ranking), as_json=as_json)
 
 
 @app.command()
@@ -270,27 +272,27 @@ def evaluate(
     fold: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Average folds of this many images too; default: 1000 for MS-COCO's test."
+            min=1, help="Images per fold, to average folds, too; default: 1000 for MS-COCO's test."
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="File for the similarities, as .npy.")
+        Path | None, typer.Option("-o", "--output", help="The .npy file for the similarities.")
     ] = None,
     bank: Bank = None,
     release: Release = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score a split with the best epoch: recalls both ways and rSum, on any layout.
+    """Compute recalls in both directions and rSum of the best epoch, on any layout.
 
-    Similarities of several runs are averaged, as `predict` does.
+    Similarities of several runs are averaged as by `predict`.
     """
     from pc2_baseline.runs.evaluate import evaluate as start
 
-    found = start(
+    scored = start(
         runs, split, release=release, device_name=device, bank=bank, matrix=output, fold=fold
     )
-    _print(asdict(found), str(found), as_json=as_json)
+    _print(asdict(scored), str(scored), as_json=as_json)
 
 
 @app.command(
@@ -308,19 +310,20 @@ def examples(
     ] = None,
     split: Annotated[str, typer.Option(help="dev or test.")] = "test",
     query: Annotated[
-        str | None, typer.Option(metavar="KEY", help="This page alone; default: a sample.")
+        str | None,
+        typer.Option(metavar="KEY", help="Key of the only page to show; default: a sample."),
     ] = None,
-    count: Annotated[int, typer.Option("--n", min=1, help="Examples of each kind.")] = 12,
+    count: Annotated[int, typer.Option("--n", min=1, help="Number of examples of each kind.")] = 12,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sample.")] = 0,
     truth: Truth = None,
     release: Release = None,
     device: Device = None,
 ) -> None:
-    """Write a page of examples of a run's results, without scripts.
+    """Write an HTML page with examples of a run's results.
 
-    It shows the five captions nearest to a page and the five pages nearest to a caption, for a
-    sample of the split, half of it right and half wrong; then the training pairs with the lowest
-    and the highest clean probability.
+    It shows the five nearest captions of pages and the five nearest pages of captions, for a sample
+    of the split, half of it right and half wrong; then the training pairs with the lowest and the
+    highest clean probability.
     """
     from pc2_baseline.runs.examples import Choice
     from pc2_baseline.runs.examples import examples as start
@@ -340,17 +343,17 @@ def make_noise(
     protocol: Annotated[
         Literal["captions", "images", "site", "language"],
         typer.Option(
-            help="Shuffle captions one by one; images with all their captions; or exchange captions"
-            " of pages of one site and language, or of one language, never copies."
+            help="Shuffle single captions (captions) or images with all their captions (images), or"
+            " exchange different captions within a site and language (site) or a language."
         ),
     ],
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draw.")] = 0,
     name: Annotated[
-        str | None, typer.Option(help="Layout, as data.name; default: by the folder's name.")
+        str | None, typer.Option(help="Layout (data.name); default: from the folder's name.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
-    """Assign wrong images to a share of the training captions, in a file for data.noise_file."""
+    """Write a file for data.noise_file that gives a share of training captions other images."""
     from pc2_baseline.data.make_noise import Draw
     from pc2_baseline.data.make_noise import make_noise as start
 
@@ -370,33 +373,32 @@ def division(
     release: Release = None,
     pairs: Annotated[
         Path | None,
-        typer.Option(help="Table written by rank-pairs: adds the AUROC of its scores."),
+        typer.Option(help="Table written by rank-pairs, to add the AUROC of its scores."),
     ] = None,
     every_epoch: Annotated[
         bool, typer.Option("--every-epoch", help="Print a line for each epoch.")
     ] = False,
     picture: Annotated[
-        Path | None, typer.Option(help="Draw the AUROC over the epochs: a .png or .svg file.")
+        Path | None,
+        typer.Option(help="The .png or .svg file for a picture of the AUROC over epochs."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Judge how well the division finds the mismatched pairs of a truth file (AUROC)."""
+    """Measure how well the division finds the mismatched pairs of a truth file (AUROC)."""
     from pc2_baseline.analysis.truth import in_words, report
     from pc2_baseline.training.run_folder import locate_release, read_run
 
     if picture and picture.suffix not in {".png", ".svg"}:
         raise ConfigError(f"--picture {picture}: expected the name of a .png or .svg file")
     record = read_run(run)
-    found = report(run, record, locate_release(run, record, release), truth, pairs)
+    measured = report(run, record, locate_release(run, record, release), truth, pairs)
     if picture:
         from pc2_baseline.analysis.pictures import draw_quality
 
-        draw_quality(picture, found.epochs, found.best.epoch, record.settings.train.warmup_epochs)
-    _print(
-        {"auroc": found.best.auroc, **asdict(found)},
-        in_words(found, every=every_epoch),
-        as_json=as_json,
-    )
+        warmup = record.settings.train.warmup_epochs
+        draw_quality(picture, measured.epochs, measured.best.epoch, warmup)
+    fields = {"auroc": measured.best.auroc, **asdict(measured)}
+    _print(fields, in_words(measured, every=every_epoch), as_json=as_json)
 
 
 @app.command(
@@ -412,20 +414,21 @@ def division(
 def table(
     release: ReleaseArgument,
     out: Annotated[
-        Path, typer.Argument(metavar="OUT", help="Folder: runs in OUT/TOKENIZER/METHOD/seed-N.")
+        Path,
+        typer.Argument(metavar="OUT", help="Folder of the runs (OUT/TOKENIZER/METHOD/seed-N)."),
     ],
     methods: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME,…", help="Presets (`train --presets`) or TOML files: a row each."
+            metavar="NAME,…", help="Presets (`train --presets`) or TOML files, one per row."
         ),
     ] = None,
     rows: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Further rows: a TOML file, or ablations (the parts of PC2) or sensitivity "
-            "(its K, m, tau and weights).",
+            help="TOML file of further rows, or ablations (the parts of PC2) or sensitivity (its "
+            "K, m, tau and weights).",
         ),
     ] = None,
     on: On = None,
@@ -433,40 +436,41 @@ def table(
         str | None,
         typer.Option(
             metavar="NAME,…",
-            help="Tracks of NoW, such as jieba,bpe,bert: every row is trained on each of them; "
-            "default: jieba, or the first that the release has.",
+            help="Tracks of NoW to train every row on, such as jieba,bpe,bert; default: jieba, or "
+            "the release's first.",
         ),
     ] = None,
     seeds: Annotated[
-        str, typer.Option(metavar="N", help="How many seeds; or which, as 0,4 (one alone: 4,).")
+        str,
+        typer.Option(metavar="N", help="Number of seeds, or a list such as 0,4 (one alone: 4,)."),
     ] = "3",
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, help="Runs at a time, each a process; default: one a device."),
+        typer.Option(min=1, help="Number of parallel processes; default: one per device."),
     ] = None,
     device: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME,…", help="cpu, cuda, or cuda:0,cuda:1 … in turn; default: auto."
+            metavar="NAME,…", help="Devices: cpu, cuda or cuda:0,cuda:1 …; default: auto."
         ),
     ] = None,
     set_: Set = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the runs, and write nothing.")
+        bool, typer.Option("--dry-run", help="List the runs without writing anything.")
     ] = False,
 ) -> None:
     """Make a benchmark's table: train each row with some seeds, score all, test the differences.
 
-    OUT/table.md, .tex, .csv and .html then hold mean ± standard deviation (n - 1) of the recalls on
-    the test split and of rSum on dev, each method with one and with two networks, training time and
-    memory, the division's AUROC where data.truth is set, the paired test against the best row,
-    references, and for a published data set the rows that papers report. Run again, it resumes;
-    with other rows or seeds, earlier ones stay in the table. Beside each run are its submission for
+    OUT/table.md, .tex, .csv and .html then contain mean ± standard deviation (n - 1) of the recalls
+    on the test split and of rSum on dev, each method with one and with two networks, training time
+    and memory, the division's AUROC if data.truth is set, the paired test against the best row,
+    references, and for a published data set the rows from papers. Run the command again to resume;
+    earlier rows and seeds stay in the table. Next to each run are its submission for
     now-leaderboard (seed-N.zip) and its messages (seed-N.log).
 
     A file of rows is TOML, an array of tables named row. Each has a name (of its folder) and may
-    have config (a preset or TOML file; default: pc2-paper), on (in place of --on) and set, a list
-    of KEY=VALUE on top of --set, such as set = ["method.classes=512", "train.lr=1e-4"].
+    have config (a preset or TOML file; default: pc2-paper), on (instead of --on) and set, a list of
+    KEY=VALUE applied after --set, such as set = ["method.classes=512", "train.lr=1e-4"].
     """
     from pc2_baseline.runs import table as tables
     from pc2_baseline.runs import table_plan as plan
@@ -476,11 +480,11 @@ def table(
         for text in (device, methods, tokenizers)
     )
     slots, on_device = plan.make_slots(devices, jobs)
-    asked = plan.read_rows(presets, rows)
+    chosen = plan.read_rows(presets, rows)
     overrides = [*(set_ or []), *on_device]
-    lines = plan.table_rows(release, asked, tracks, overrides, on)
-    every = [*overrides, *(one for row in asked for one in row.set)]
-    work = tables.Work(release, out, lines, plan.read_seeds(seeds, every), slots)
+    settings = plan.table_rows(release, chosen, tracks, overrides, on)
+    every = [*overrides, *(one for row in chosen for one in row.set)]
+    work = tables.Work(release, out, settings, plan.read_seeds(seeds, every), slots)
     if dry_run:
         typer.echo(tables.dry_run(work))
         return
@@ -495,7 +499,7 @@ def plant(
     release: Annotated[Path, typer.Argument(metavar="RELEASE", help="Folder to write.")],
     plan: Annotated["Plan", Fields("pc2_baseline.config:Plan")],
 ) -> None:
-    """Make a small release of random pages, with truth.csv, for trying a method: in seconds."""
+    """Make a small release of random pages with truth.csv in seconds, to try a method."""
     from pc2_baseline.data.planted import plant as start
 
     start(release, plan)

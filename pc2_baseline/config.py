@@ -38,18 +38,18 @@ class DataSettings(Strict):
     """Data of the release to train on."""
 
     tokenizer: str = Field(
-        "jieba", description="Track of NoW: jieba, bpe, bert or one brought along."
+        "jieba", description="Track of NoW: jieba, bpe, bert or your own tokenizer's."
     )
     name: Literal[NowName, PrecompName] = Field(
         "now100k_precomp",
-        description="Layout: NoW, both of whose published names mean the same, or Flickr30K, "
-        "MS-COCO or CC152K as the field stores them.",
+        description="Layout: NoW, by either of its published names, or the *_precomp folders of "
+        "Flickr30K, MS-COCO or CC152K.",
     )
     vocab_path: Path | None = Field(
         None, description="Vocabulary file, or a folder of them; default: the release's own."
     )
     max_tokens: PositiveInt | None = Field(
-        None, description="Keep this many content tokens of a caption; default: all of them."
+        None, description="Maximum number of content tokens of a caption; default: all."
     )
     allow_zero_rows: bool = Field(
         default=False, description="Accept regions whose features are all zero."
@@ -57,37 +57,37 @@ class DataSettings(Strict):
     sentences: bool = Field(
         default=True,
         description="Split captions of Flickr30K, MS-COCO and CC152K into sentences before words, "
-        "as the field does; needs NLTK's punkt_tab.",
+        "as usual; needs NLTK's punkt_tab.",
     )
     dev_images: Annotated[int, Field(ge=0)] = Field(
-        1000, description="First images of dev to use of Flickr30K, MS-COCO and CC152K; 0: all."
+        1000, description="Number of dev images of Flickr30K, MS-COCO and CC152K to use; 0: all."
     )
     noise_file: Path | None = Field(
-        None, description="A .npy file with the image of each training caption; read, never made."
+        None, description="A .npy file with the image of each training caption (`make-noise`)."
     )
     captures: Path | None = Field(
         None,
-        description="Folder made by crawl that the release was packaged from, for its screenshots.",
+        description="Captures folder that the release was packaged from, for its screenshots.",
     )
     bank: NonNegativeInt = Field(
         0,
-        description="Where a finished run scores a split, lower pages and captions that are near "
-        "to many of so many training pairs, drawn at random; 0: score as they are, as dev is in "
-        "training.",
+        description="Number of random training pairs for the hub correction when a finished run is "
+        "scored, which lowers pages and captions that are near to many of them; 0: none, as on dev "
+        "in training.",
     )
     memory_gb: PositiveFloat = Field(
         12.0,
-        description="Hold a split's regions, or resized screenshots, in memory up to this size, "
-        "else read by the batch.",
+        description="Maximum GiB of a split's regions, or resized screenshots, to keep in memory; "
+        "larger ones are read by batch.",
     )
     device_gb: PositiveFloat = Field(
-        24.0, description="Hold a split's regions on the GPU up to this size."
+        24.0, description="Maximum GiB of a split's regions to keep on the GPU."
     )
     truth: Path | None = Field(
         None,
-        description="CSV or Parquet with key or url, and matched: each epoch's division is "
-        "compared with it, and with data.noise_file, whose wrong images never match. It changes "
-        "the training only with method.matched_only, and of mscn.",
+        description="CSV or Parquet with key or url, and matched, to evaluate each epoch's "
+        "division; captions that data.noise_file moved never match. Only method.matched_only and "
+        "mscn train on it.",
     )
 
 
@@ -110,7 +110,7 @@ class ModelSettings(Strict):
     """Base of the settings of a network, which ``similarity`` names.
 
     Attributes:
-        has_parts: Whether its encoders return regions and words, not one vector each alone.
+        has_parts: Whether its encoders return regions and words, not only one vector each.
     """
 
     has_parts: ClassVar[bool] = False
@@ -120,20 +120,20 @@ class ModelSettings(Strict):
         description="Network: SGRAF's graph reasoning (sgr) or attention filtration (saf); SCAN, "
         "words attending to regions (scan_t2i) or regions to words (scan_i2t); IMRAM; each word "
         "with its nearest region and each region with its nearest word (maxsim); VSRN; "
-        "the cosine of one vector a screenshot and one a caption (pooled), hundreds of times "
-        "faster; the words read on the page against the caption's letters, with a learned "
-        "correction (reading), for features of a detector that reads, such as tiny-web; or the "
-        "screenshot against the caption's text by model.encoder (dual_encoder), for data.captures.",
+        "the cosine of one vector per page and per caption (pooled), hundreds of times faster; the "
+        "words read on the page against the caption's letters, with a learned correction "
+        "(reading), for features of a detector that reads, such as tiny-web; or the screenshot "
+        "against the caption's text by model.encoder (dual_encoder), for data.captures.",
     )
 
     @property
     def product_width(self) -> int:
-        """Width of an embedding, where no setting says so."""
+        """Width of an embedding without a setting for it."""
         return 2048
 
     @classmethod
     def read_by(cls, tree: Any) -> type[Strict]:
-        """Return the settings of the network that a section names: SGR's if it names none."""
+        """Return the class of the network that a section names; default: SGR's."""
         if cls is not ModelSettings:
             return cls
         name = str(tree.get("similarity", "sgr")) if isinstance(tree, Mapping) else "sgr"
@@ -145,12 +145,12 @@ class ModelSettings(Strict):
         return self.product_width
 
     def settled(self, recorded: "ModelSettings | None", device: str) -> "ModelSettings":
-        """Return these settings without ``auto``: as ``recorded`` in a run, or for this machine."""
+        """Return these settings with ``auto`` as ``recorded`` in a run, or for this machine."""
         del recorded, device
         return self
 
     def build(self, features: int, vocabulary: int, words: Any, group: Any) -> Any:
-        """Build the network, freshly drawn.
+        """Build the network with random weights.
 
         Args:
             features: Width of a region.
@@ -162,27 +162,27 @@ class ModelSettings(Strict):
         return self.network(features, vocabulary)
 
     def network(self, features: int, vocabulary: int) -> Any:
-        """Build a network that needs nothing else."""
+        """Build a network that needs no words and no group."""
         raise NotImplementedError
 
 
 class DualEncoderSettings(ModelSettings):
-    """A dual encoder of transformers on pixels and texts, whose settings its data need as well."""
+    """Settings of a dual encoder of transformers on pixels and texts, and of its data."""
 
     encoder: str = Field(
         "google/siglip2-base-patch16-224",
-        description="Dual encoder of transformers to begin with (CLIP, SigLIP, SigLIP 2, AltCLIP, "
+        description="Dual encoder of transformers to start from (CLIP, SigLIP, SigLIP 2, AltCLIP, "
         "Chinese-CLIP …): name on the Hugging Face hub, or folder.",
     )
     lora_rank: NonNegativeInt = Field(
         0,
-        description="Train adapters of this rank (LoRA) next to the linear layers, and nothing "
-        "else; 0: none.",
+        description="Rank of LoRA adapters next to the linear layers, to train nothing else; 0: "
+        "none.",
     )
     chunk: NonNegativeInt = Field(
         0,
-        description="Encode so many of a batch at once, and again in the backward pass: the same "
-        "gradients in the memory of a chunk, a third slower; 0: all.",
+        description="Number of pairs to encode at once, and again in the backward pass: the same "
+        "gradients in the memory of a chunk, a third slower; 0: the whole batch.",
     )
     precision: Literal["fp32", "bf16"] = Field("fp32", description="Precision of the towers.")
 
@@ -192,8 +192,8 @@ def network_settings(name: str) -> type[ModelSettings]:
     if name not in NETWORKS:
         names = ", ".join(NETWORKS)
         raise ValueError(f"similarity to be one of {names}{nearest(name, NETWORKS)}")
-    kind: type[ModelSettings] = resolve_name(f"pc2_baseline.networks.{NETWORKS[name]}")
-    return kind
+    settings: type[ModelSettings] = resolve_name(f"pc2_baseline.networks.{NETWORKS[name]}")
+    return settings
 
 
 ModelSection = Annotated[
@@ -203,44 +203,44 @@ ModelSection = Annotated[
 
 
 class TrainSettings(Strict):
-    """The life of a run."""
+    """Epochs, optimiser, selection and outputs of a run."""
 
     batch: Annotated[int, Field(ge=2)] = Field(128, description="Maximum pairs in a batch.")
-    warmup_epochs: PositiveInt = Field(10, description="First epochs: mean negatives, all pairs.")
+    warmup_epochs: PositiveInt = Field(10, description="Epochs on all pairs with mean negatives.")
     epochs: Annotated[int, Field(ge=0)] = Field(50, description="Epochs after the warm-up.")
     lr: PositiveFloat = Field(2e-4, description="Adam's learning rate.")
     lr_drop_epoch: PositiveInt = Field(
-        30, description="Epochs after the warm-up at full rate; then a tenth of it."
+        30, description="Epochs after the warm-up at the full learning rate, before a tenth of it."
     )
-    clip: PositiveFloat = Field(2.0, description="Largest gradient norm.")
+    clip: PositiveFloat = Field(2.0, description="Maximum gradient norm.")
     weight_decay: NonNegativeFloat = Field(
         0.0, description="Weight decay of AdamW, against memorising a small training set."
     )
     patience: Annotated[int, Field(ge=0)] = Field(
         0,
-        description="Stop after this many epochs past the warm-up without a better dev rSum; "
+        description="Epochs after the warm-up without a better dev rSum before stopping early; "
         "0: never.",
     )
     select_from_epoch: Annotated[int, Field(ge=0)] = Field(
         0,
-        description="First epoch after the warm-up from which the best one is chosen; 0: from all, "
-        "those of the warm-up included.",
+        description="First epoch after the warm-up that may be selected as the best; 0: any, the "
+        "warm-up included.",
     )
     judge_warmup: bool = Field(
         default=True,
-        description="Score dev and divide the pairs after each epoch of the warm-up. Without it, "
-        "dev is scored after the last one only, and pairs are divided only for the method: the "
-        "same weights, sooner, but the best epoch is chosen among fewer.",
+        description="Score dev and divide the pairs after each warm-up epoch; false: score dev "
+        "after the last one only, and divide only for the method, which gives the same weights "
+        "sooner but fewer epochs to select from.",
     )
     seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(0, description="Seed of every random draw.")
-    device: str = Field("auto", description="cpu, cuda, cuda:1 …; auto takes CUDA where it is.")
+    device: str = Field("auto", description="Device: cpu, cuda, cuda:1 …; auto: CUDA if there is.")
     tf32: bool = Field(
         default=False,
-        description="On a GPU, round the factors of float32 products of encoders and GRUs to "
-        "TF32's ten bits: several times as fast. The similarity's are as model.precision says.",
+        description="Use TF32 (ten bits) for float32 products of encoders and GRUs on a GPU, "
+        "several times as fast; model.precision sets the similarity's.",
     )
     tensorboard: bool = Field(
-        default=True, description="Write RUN/tensorboard: recalls, figures, rates by epoch."
+        default=True, description="Write recalls, figures and speed by epoch to RUN/tensorboard."
     )
     pictures: bool = Field(
         default=True, description="Draw RUN/curves.png and each epoch's division in RUN/pictures."
@@ -252,7 +252,7 @@ class TrainSettings(Strict):
         return self.warmup_epochs + self.epochs
 
     def evaluates(self, epoch: int, last: int = 1) -> bool:
-        """Return whether an epoch is judged; the ``last`` ones of the warm-up always are."""
+        """Return whether an epoch is evaluated; the ``last`` ones of the warm-up always are."""
         return self.judge_warmup or epoch >= self.warmup_epochs - last
 
 
@@ -271,7 +271,7 @@ class Settings(Strict):
 
     @property
     def division_threshold(self) -> float:
-        """Clean probability above which the method takes a pair for clean."""
+        """Clean probability above which the method calls a pair clean."""
         return float(getattr(self.method, "division_threshold", 0.5))
 
     @property
@@ -281,15 +281,15 @@ class Settings(Strict):
         return scale
 
     @model_validator(mode="after")
-    def _network_and_data_are_what_the_method_takes(self) -> "Settings":
+    def _check_network(self) -> "Settings":
         if not self.model.has_parts:
             has = f'model.similarity = "{self.model.similarity}" has one vector each'
             if self.method.name == "pc2-released":
                 raise ValueError(f"method pc2-released needs regions and words, but {has}")
-            found = getattr(self.method, "class_input", "pooled")
-            if found != "pooled":
+            class_input = getattr(self.method, "class_input", "pooled")
+            if class_input != "pooled":
                 raise ValueError(
-                    f'method.class_input = "{found}" needs regions and words, but {has}; '
+                    f'method.class_input = "{class_input}" needs regions and words, but {has}; '
                     'expected "pooled"'
                 )
         if self.method.name == "mscn" and self.model.similarity not in {"sgr", "saf"}:
@@ -302,11 +302,11 @@ class Settings(Strict):
         return self
 
     @model_validator(mode="after")
-    def _screenshots_are_seen(self) -> "Settings":
+    def _check_captures(self) -> "Settings":
         if self.data.captures and self.model.similarity != "dual_encoder":
             raise ValueError(
-                'data.captures: screenshots are seen by model.similarity = "dual_encoder" alone, '
-                f'as of --config clip, found "{self.model.similarity}"'
+                'data.captures: expected model.similarity = "dual_encoder" (--config clip), '
+                f'not "{self.model.similarity}"'
             )
         return self
 
@@ -315,18 +315,20 @@ class Plan(Strict):
     """Sizes and random draws of ``pc2-baseline plant``."""
 
     train: PositiveInt = Field(480, description="Training pairs.")
-    dev: PositiveInt = Field(96, description="Pairs to select by, all matched.")
-    test: PositiveInt = Field(96, description="Pairs to report on, all matched.")
+    dev: PositiveInt = Field(96, description="Dev pairs, all matched.")
+    test: PositiveInt = Field(96, description="Test pairs, all matched.")
     mismatch: Share = Field(
         0.4, description="Share of training pairs whose captions are shuffled among them."
     )
-    topics: PositiveInt = Field(8, description="Topics; a page has one.")
-    details: Annotated[int, Field(ge=0, lt=36)] = Field(3, description="Details of a page.")
-    vocabulary: NonNegativeInt = Field(12, description="Details that a page's are drawn from.")
-    words: PositiveInt = Field(1, description="Words for each topic and each detail.")
-    tokens: PositiveInt = Field(8, description="Longest caption, in words.")
+    topics: PositiveInt = Field(8, description="Number of topics; each page has one.")
+    details: Annotated[int, Field(ge=0, lt=36)] = Field(
+        3, description="Number of details of a page."
+    )
+    vocabulary: NonNegativeInt = Field(12, description="Number of details to draw from.")
+    words: PositiveInt = Field(1, description="Number of words for each topic and detail.")
+    tokens: PositiveInt = Field(8, description="Maximum number of words of a caption.")
     clutter: Share = Field(
-        0.0, description="Share of the further ones that are for any topic or detail at all."
+        0.0, description="Share of a page's remaining regions and words that are random concepts."
     )
     noise: NonNegativeFloat = Field(
         0.5, description="Standard deviation of the regions' noise; the pictures' is 1."
@@ -335,13 +337,15 @@ class Plan(Strict):
 
     @property
     def concepts(self) -> int:
-        """Topics and details that there are, each with a picture of its own."""
+        """Number of topics and details, each with its own picture."""
         return self.topics + self.vocabulary
 
     @model_validator(mode="after")
     def _fits(self) -> "Plan":
         if self.details > self.vocabulary:
-            raise ValueError(f"details of a page {self.details}, of {self.vocabulary} at most")
+            raise ValueError(
+                f"details {self.details}, expected vocabulary = {self.vocabulary} at most"
+            )
         if self.tokens <= self.details:
             raise ValueError(
                 f"tokens {self.tokens}, expected {self.details + 1} or more: "
@@ -354,32 +358,32 @@ class ZeroShotSettings(Strict):
     """Settings of ``pc2-baseline zero-shot``."""
 
     captures: Path = Field(
-        description="Folder made by crawl that the release was packaged from, for its screenshots."
+        description="Captures folder that the release was packaged from, for its screenshots."
     )
     model: str = Field(
-        description="Model of sentence-transformers that encodes pictures and texts (CLIP, SigLIP, "
-        "Jina, Qwen3-VL-Embedding …), also by many vectors (ColPali, ColQwen2 …): name on the "
-        "Hugging Face hub, or folder."
+        description="sentence-transformers model for images and texts (CLIP, SigLIP, Jina, "
+        "Qwen3-VL-Embedding …), also with many vectors (ColPali, ColQwen2 …): name on the Hugging "
+        "Face hub, or folder."
     )
     split: Literal["dev", "test"] = Field("test", description="dev or test.")
     track: str = Field(
         "jieba",
-        description="Tokenizer whose board the submission is for; the scores do not depend on it.",
+        description="Tokenizer of the submission's board; it does not change the scores.",
     )
     squeeze: bool = Field(
         default=False,
         description="Resize screenshots to a square first: CLIP's own processor crops the middle "
-        "square, and 280 px at the top and at the bottom are not seen.",
+        "square, without 280 px at the top and the bottom.",
     )
-    batch_size: PositiveInt = Field(32, description="Screenshots, or captions, at a time.")
-    device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
+    batch_size: PositiveInt = Field(32, description="Number of screenshots or captions per batch.")
+    device: str = Field("auto", description="Device: auto, cpu, cuda or cuda:N.")
     precision: Literal["fp32", "bf16", "fp16"] = Field(
         "fp32", description="Precision of the model."
     )
 
 
 def presets() -> dict[str, str]:
-    """List the presets that come with the package: name and first line of comment."""
+    """Return the names and first comment lines of the package's presets."""
     return {
         file.stem: file.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
         for file in sorted(_PRESETS.glob("*.toml"), key=lambda file: file.stem)
@@ -387,7 +391,7 @@ def presets() -> dict[str, str]:
 
 
 def sections_of(config: str) -> dict[str, str]:
-    """Return the names that ``--on`` takes with a preset or file, each with its comment."""
+    """Return the sections of a preset or file for ``--on``, each with its comment."""
     path = path_of(config)
     tree = read_toml(path)
     inherited = sections_of(tree["extends"]) if _extends(config, tree) else {}
@@ -401,14 +405,14 @@ def sections_of(config: str) -> dict[str, str]:
 def read_settings(config: str | None, overrides: list[str], on: str | None = None) -> Settings:
     """Read a preset or a TOML file, and change single values.
 
-    A file may begin with ``extends = "a preset"`` and then holds only what differs from it. What
-    differs on a data set is below ``[on.NAME]``; those sections are inherited too. Where the method
-    or the network is changed, settings that both have are kept.
+    A file may begin with ``extends = "a preset"`` and then has only the differences. Differences
+    for a data set are below ``[on.NAME]``; those sections are inherited, too. If the method or the
+    network changes, settings that both have are kept.
 
     Args:
         config: Name of a preset or path of a TOML file; ``None`` is :data:`DEFAULT_PRESET`.
         overrides: ``section.key=value`` each.
-        on: Name of a section ``[on.NAME]``; ``None`` and ``now`` take none.
+        on: Name of a section ``[on.NAME]``; ``None`` and ``now``: no section.
 
     Raises:
         ConfigError: If there is no such preset, file or section, or a setting is unknown or out of
@@ -427,32 +431,29 @@ def read_settings(config: str | None, overrides: list[str], on: str | None = Non
 
 
 def with_choice(tree: dict[str, Any], section: str, values: Any) -> dict[str, Any]:
-    """Change the method or the network of a tree; settings that both classes have are kept.
-
-    The tree stays as it is if the values of the section name none.
-    """
+    """Change the method or the network of a tree if ``values`` name one; keep common settings."""
     choices: dict[str, tuple[str, type[Strict]]] = {
         "method": ("name", MethodSettings), "model": ("similarity", ModelSettings),
     }  # fmt: skip
-    key, kind = choices.get(section, ("", Strict))
-    own, chosen = tree.get(section), values.get(key) if isinstance(values, dict) else None
-    if chosen is None or not isinstance(own, dict) or own.get(key) == chosen:
+    key, base = choices.get(section, ("", Strict))
+    before, chosen = tree.get(section), values.get(key) if isinstance(values, dict) else None
+    if chosen is None or not isinstance(before, dict) or before.get(key) == chosen:
         return tree
     try:
-        known = kind.read_by({key: chosen}).model_fields
-    except ValueError:  # no such class, which is said when the tree is read
-        known = {}
-    kept = {name: value for name, value in own.items() if name in known}
+        fields = base.read_by({key: chosen}).model_fields
+    except ValueError:  # unknown class: an error when the tree is validated
+        fields = {}
+    kept = {name: value for name, value in before.items() if name in fields}
     return {**tree, section: {**kept, key: chosen}}
 
 
 def _tree(name: str, on: str | None) -> dict[str, Any]:
-    """Read a preset or file: what it extends, its own values, then those of its section."""
-    own = read_toml(path_of(name))
-    under = _tree(own["extends"], on) if _extends(name, own) else {}
-    section = _on(name, own).get(on or "", {})
-    own = {key: value for key, value in own.items() if key not in {"extends", "on"}}
-    return _merge(_merge(under, own), section)
+    """Read a preset or file: the preset that it extends, its values, then those of a section."""
+    file = read_toml(path_of(name))
+    base = _tree(file["extends"], on) if _extends(name, file) else {}
+    section = _on(name, file).get(on or "", {})
+    values = {key: value for key, value in file.items() if key not in {"extends", "on"}}
+    return _merge(_merge(base, values), section)
 
 
 def _merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

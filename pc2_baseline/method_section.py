@@ -31,9 +31,8 @@ METHODS = {
     "sps": "sps:Sps",
     "triplet": "triplet:Triplet",
 }
-"""Class of each method in :mod:`pc2_baseline.methods`, by the name in its settings. It has the
-class of its settings as ``section``, and is imported only when such settings are read: a method
-needs torch, ``--help`` does not."""
+"""Class of each method in :mod:`pc2_baseline.methods` by name, imported only if it is used, so that
+``--help`` does not load torch; its ``section`` is the class of its settings."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -42,22 +41,19 @@ class MethodSettings(Strict):
     """Base of the settings of a method, which name it.
 
     Attributes:
-        name: Name of the method in :data:`METHODS`, by which :func:`read_section` finds the class.
+        name: Name of the method in :data:`METHODS`.
     """
 
     name: str = "pc2"
 
     @property
     def takes_matched(self) -> str:
-        """What the method does with pairs that are known to match, for a message; mostly "".
-
-        It finds them by :meth:`~pc2_baseline.data.pairs.PairSet.matched_rows`.
-        """
+        """How the method uses pairs known to match (``PairSet.matched_rows``), for a message."""
         return ""
 
     @classmethod
     def read_by(cls, tree: Any) -> type[Strict]:
-        """Return the class of the method that a section names: PC2's if it names none."""
+        """Return the class of the method that a section names; default: PC2's."""
         if cls is not MethodSettings:
             return cls
         name = str(tree.get("name", "pc2")) if isinstance(tree, Mapping) else "pc2"
@@ -79,7 +75,7 @@ class TripletSettings(MethodSettings):
 
     margin: PositiveFloat = Field(0.2, description="Triplet margin, in units of similarity.")
     mean_epochs: Annotated[int, Field(ge=0)] = Field(
-        0, description="Epochs after the warm-up that go on with mean negatives; then hardest."
+        0, description="Epochs after the warm-up with mean negatives, before hardest ones."
     )
 
 
@@ -87,12 +83,12 @@ class DivisionSettings(MethodSettings):
     """Settings shared by methods that divide the pairs."""
 
     division_batch: Annotated[int, Field(ge=2)] = Field(
-        128, description="Pairs against which a pair's loss is taken to divide them, at most."
+        128, description="Maximum batch in which the losses for the division are computed."
     )
 
 
 class NoisySettings(DivisionSettings):
-    """Settings shared by methods that learn noisy pairs from an epoch on."""
+    """Settings shared by methods that train on noisy pairs from some epoch on."""
 
     noisy_from_epoch: Annotated[int, Field(ge=0)] = Field(
         0, description="First epoch after the warm-up that trains on noisy pairs."
@@ -108,17 +104,17 @@ class DividingSettings(TripletSettings, DivisionSettings):
 
 
 class CrossFittedSettings(DividingSettings):
-    """Settings shared by methods whose pairs are judged by networks that did not see them."""
+    """Settings shared by methods of cross-fit division."""
 
     folds: Annotated[int, Field(ge=2)] = Field(
         4,
-        description="Folds of the pairs, and networks: each trains on all folds but one, judges "
-        "that one, and their similarities are averaged. Training time grows with folds - 1.",
+        description="Number of folds and of networks: each trains on all folds but one, and "
+        "divides that one; similarities are averaged. Training time grows with folds - 1.",
     )
 
 
 class CoTeachingSettings(DividingSettings, NoisySettings):
-    """Settings shared by methods of two peers that are taught by each other's division."""
+    """Settings shared by methods of two peers that train on each other's division."""
 
 
 def settings_class(name: str) -> type[MethodSettings]:
@@ -129,12 +125,12 @@ def settings_class(name: str) -> type[MethodSettings]:
 
 
 def method_class(name: str) -> Any:
-    """Return the class of a method, whose settings are read by its ``section``."""
+    """Return the class of a method."""
     return resolve_name(f"pc2_baseline.methods.{METHODS[name]}")
 
 
 def read_section(base: type[Strict], value: object) -> object:
-    """Read a section by the class that it names; a value that is no tree stays as it is."""
+    """Validate a section with the class that it names; return other values unchanged."""
     return base.read_by(value).model_validate(value) if isinstance(value, Mapping) else value
 
 

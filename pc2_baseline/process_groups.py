@@ -1,9 +1,9 @@
-"""Several processes as one trainer: peers apart, and each peer's similarity block split by columns.
+"""Train in several processes: peers in parallel, a peer's similarity block split by columns.
 
-Started by ``torchrun``; alone, every function here does nothing. All ranks of a group hold the same
-network, see the same batches and draw the same random numbers, so that encoders give the same
-embeddings everywhere; each scores its share of the captions against all images, and the shares are
-gathered. Hardest negatives are therefore those of the whole batch.
+``torchrun`` starts them; in a single process, every function here does nothing. All ranks of a
+group have the same network, batches and random numbers, so that encoders give the same embeddings
+everywhere; each scores its share of the captions against all images, and the shares are gathered.
+Hardest negatives are therefore those of the whole batch.
 """
 
 import os
@@ -39,7 +39,7 @@ class ProcessGroup:
     leader: int = 0
 
     def share(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Return the inputs, which all ranks hold alike; gradients are summed over the ranks."""
+        """Return the inputs, equal on all ranks, so that gradients are summed over the ranks."""
         if self.parts == 1:
             return inputs
         shared: tuple[Tensor, ...] = _Share.apply(self.group, *inputs)
@@ -53,12 +53,12 @@ class ProcessGroup:
         return gathered
 
     def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Add up the gradients of parameters that act on each rank's own share alone."""
-        own = list(parameters)
-        if self.parts == 1 or not own:
+        """Sum the gradients of parameters that act only on a rank's share."""
+        listed = list(parameters)
+        if self.parts == 1 or not listed:
             return
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in own]
-        for parameter, values in zip(own, _summed(gradients, self.group), strict=True):
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in listed]
+        for parameter, values in zip(listed, _summed(gradients, self.group), strict=True):
             parameter.grad = values.clone()
 
 
@@ -84,19 +84,19 @@ class ProcessGroups:
         made = {peer: make(peer) for peer in self.mine}
         if len(self.mine) == len(self.groups):
             return list(made.values())  # every rank has made all of them itself
-        found = []
+        results = []
         for peer, group in enumerate(self.groups):
             box: list[Any] = [made[peer] if dist.get_rank() == group.leader else None]
             dist.broadcast_object_list(box, src=group.leader, group=self.control)
-            found.append(made.get(peer, box[0]))
-        return found
+            results.append(made.get(peer, box[0]))
+        return results
 
 
 def join_process_groups(peers: int) -> ProcessGroups:
-    """Assign ranks to peers: an equal share each where that comes out even, else all to each.
+    """Assign ranks to peers: equal shares if possible, else all ranks to every peer.
 
     Raises:
-        ConfigError: If processes on one GPU are not as many as the peers.
+        ConfigError: If processes share one GPU and are not as many as the peers.
     """
     everyone = tuple(range(peers))
     if not dist.is_initialized() or dist.get_world_size() == 1:
@@ -104,7 +104,7 @@ def join_process_groups(peers: int) -> ProcessGroups:
     rank, size = dist.get_rank(), dist.get_world_size()
     on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     if size != peers and on_gpu and dist.get_backend() == "gloo":
-        raise ConfigError(f"torchrun: {size} processes on one GPU, expected {peers}, a peer each")
+        raise ConfigError(f"torchrun: {size} processes on one GPU, expected {peers}, one per peer")
     control = dist.new_group(backend="gloo")
     if size % peers:
         return ProcessGroups(
@@ -122,13 +122,12 @@ def join_process_groups(peers: int) -> ProcessGroups:
 
 
 def start(device: str) -> None:
-    """Join the other processes where ``torchrun`` started several.
+    """Connect the processes if ``torchrun`` started several.
 
-    Several processes may share a machine's only GPU: NCCL does not let them, but Gloo carries the
-    little that peers tell each other.
+    Processes that share a machine's only GPU use Gloo, as NCCL does not support that.
 
     Raises:
-        ConfigError: If there are fewer GPUs than processes on this machine, and more than one.
+        ConfigError: If this machine has several GPUs, but fewer than processes.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
         return
@@ -137,8 +136,8 @@ def start(device: str) -> None:
     local = int(os.environ["LOCAL_RANK"]) if on_gpu else 0
     if on_gpu and gpus != 1 and local >= gpus:
         raise ConfigError(
-            f"torchrun: process {local + 1} on this machine, which has {gpus} GPUs; "
-            "--nproc-per-node says how many to start"
+            f"torchrun: process {local + 1} on this machine, which has {gpus} GPUs; lower "
+            "--nproc-per-node"
         )
     if on_gpu:
         torch.cuda.set_device(local_gpu())

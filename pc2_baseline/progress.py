@@ -1,4 +1,4 @@
-"""Progress on stderr: bars over batches, and a line an epoch."""
+"""Progress on stderr: bars over batches, and a line per epoch."""
 
 import sys
 import time

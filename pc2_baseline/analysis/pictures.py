@@ -65,37 +65,36 @@ def draw_division(
 ) -> None:
     """Draw one epoch's losses, clean probabilities and oscillations, a row for each peer.
 
-    Peers that share a division have one row, and statistics that a method does not keep have no
-    column. A truth colours the pairs; a line marks the threshold of the clean probability. Losses
-    have the scale on which the mixture was fitted.
+    Peers that share a division have one row, and missing statistics have no column. A truth colours
+    the pairs; a line marks the threshold of the clean probability. Losses have the scale on which
+    the mixture was fitted.
 
     Source:
         PC2 (Duan et al., ACM MM 2024), the figure of the losses and their mixture.
     """
     peers = by_peer(division)
+    linear = scale == "linear"
     labels = {
-        "loss": "Loss of the pair"
-        if scale == "linear"
-        else "log(0.1 + loss / mean loss), from the lowest",
+        "loss": "Loss of the pair" if linear else "log(0.1 + loss / mean loss), from the lowest",
         "clean_prob": "Clean probability",
         "oscillation": "Oscillation, log10",
     }
-    columns = [name for name in labels if all(name in own for own in peers.values())]
+    columns = [name for name in labels if all(name in values for values in peers.values())]
     with _figure(path, len(peers), len(columns)) as (figure, axes):
-        for row, (peer, own) in zip(axes, peers.items(), strict=True):
-            groups = _groups(truth, len(own["clean_prob"]))
+        for row, (peer, values) in zip(axes, peers.items(), strict=True):
+            groups = _groups(truth, len(values["clean_prob"]))
             at = dict(zip(columns, row, strict=True))
             if "loss" in at:
-                losses = own["loss"] if scale == "linear" else logarithms(own["loss"])
-                _draw_losses(at["loss"], losses, own["clean_prob"], groups)
+                losses = values["loss"] if linear else logarithms(values["loss"])
+                _draw_losses(at["loss"], losses, values["clean_prob"], groups)
             axis, bins = at["clean_prob"], np.linspace(0, 1, _BINS // 3 + 1)
-            _histogram(axis, own["clean_prob"], bins, groups, "beside")
+            _histogram(axis, values["clean_prob"], bins, groups, stacked=False)
             axis.axvline(threshold, color="black", linewidth=0.8, linestyle=":")
             axis.set_yscale("log")  # nearly all pairs are at either end
             axis.yaxis.set_minor_locator(NullLocator())
             axis.set_ylim(bottom=0.8)
             if "oscillation" in at:
-                _draw_oscillations(at["oscillation"], own["oscillation"], groups)
+                _draw_oscillations(at["oscillation"], values["oscillation"], groups)
             row[0].set_ylabel(f"Peer {peer}: pairs" if peer else "Pairs")
         for axis, name in zip(axes[-1], columns, strict=True):
             axis.set_xlabel(labels[name])
@@ -120,15 +119,20 @@ def _groups(truth: Truth | None, pairs: int) -> Groups:
 
 
 def _histogram(
-    axis: Axes, values: Float[np.ndarray, " pairs"], bins: np.ndarray, groups: Groups, kind: str
+    axis: Axes,
+    values: Float[np.ndarray, " pairs"],
+    bins: np.ndarray,
+    groups: Groups,
+    *,
+    stacked: bool = True,
 ) -> None:
     axis.hist(
         [values[members] for _, _, members in groups],
         bins=list(bins),
         color=[colour for _, colour, _ in groups],
         label=[name for name, _, _ in groups],
-        stacked=kind == "stacked",
-        histtype="stepfilled" if kind == "stacked" else "bar",
+        stacked=stacked,
+        histtype="stepfilled" if stacked else "bar",
         alpha=0.7,
     )
 
@@ -142,7 +146,7 @@ def _draw_losses(
     """Draw a histogram with the two components, estimated from the posteriors (the M-step)."""
     low, high = float(losses.min()), float(losses.max())
     bins = np.linspace(low, high, _BINS + 1)
-    _histogram(axis, losses, bins, groups, "stacked")
+    _histogram(axis, losses, bins, groups)
     axis.yaxis.set_major_locator(MaxNLocator(integer=True))
     x = np.linspace(low, high, 400)
     for name, line, share in (
@@ -169,7 +173,7 @@ def _draw_oscillations(
         return
     logarithms = np.log10(np.maximum(oscillation, oscillation.max() * 1e-6))
     bins = np.linspace(logarithms.min(), logarithms.max(), _BINS + 1)
-    _histogram(axis, logarithms, bins, groups, "stacked")
+    _histogram(axis, logarithms, bins, groups)
     axis.yaxis.set_major_locator(MaxNLocator(integer=True))
 
 
@@ -202,7 +206,7 @@ def _curves(
     """Return figures by epoch, divided by ``unit``; NaN if an epoch has none."""
     figures = [record.figures for record in state.history]
     return {
-        name.replace("_", " "): np.array([own.get(name, np.nan) for own in figures]) / unit
+        name.replace("_", " "): np.array([epoch.get(name, np.nan) for epoch in figures]) / unit
         for name in names
     }
 

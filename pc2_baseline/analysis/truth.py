@@ -25,12 +25,12 @@ from pc2_baseline.training.checkpoint import read_state
 from pc2_baseline.training.run_folder import BEST, RunRecord
 
 STATISTICS = ("loss", "oscillation")
-"""Statistics of the pairs that are compared with the truth, where a method keeps them."""
+"""Statistics of the pairs to compare with the truth, if a method keeps them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """Whether each pair of a split is matched, and whether that is known (else it is false)."""
+    """Whether each pair of a split is matched, and whether that is known (if not: false)."""
 
     matched: Bool[np.ndarray, " pairs"]
     known: Bool[np.ndarray, " pairs"]
@@ -41,12 +41,12 @@ class Truth:
         return 0 < int(self.matched.sum()) < int(self.known.sum())
 
     def without_taught(self, division: Mapping[str, np.ndarray]) -> "Truth":
-        """Return it without the pairs whose labels the method was given."""
+        """Return the truth without the pairs whose labels the method was given."""
         taught = np.asarray(division.get(TAUGHT, np.zeros(len(self.known))), dtype=bool)
         return Truth(self.matched & ~taught, self.known & ~taught)
 
     def matched_or_none(self, row: int) -> bool | None:
-        """Return whether a pair is matched; ``None`` where that is not known."""
+        """Return whether a pair is matched; ``None`` if unknown."""
         return bool(self.matched[row]) if self.known[row] else None
 
 
@@ -59,8 +59,8 @@ class DivisionQuality:
         auroc: AUROC of the mean clean probability of the peers.
         auroc_by_statistic: AUROC of each statistic that the method keeps (low means clean),
             averaged over the peers.
-        clean: Number of known pairs that are called clean, by the division that all peers share
-            or by the mean probability.
+        clean: Number of known pairs that are called clean, by the shared division of all peers or
+            by the mean probability.
         clean_matched: Number of them that are matched.
         precision: Share of the clean pairs that are matched; ``None`` if none is clean.
         recall: Share of the matched pairs that are clean.
@@ -141,8 +141,8 @@ def report(
     known, matched = int(labels.known.sum()), int(labels.matched.sum())
     if not labels.has_both:
         raise TrainingError(
-            f"{run}: of the {known} known pairs that the method was not told of, {matched} are "
-            "matched; an AUROC needs pairs of both kinds"
+            f"{run}: {matched} of the {known} known pairs that the method did not train on as such "
+            "are matched; an AUROC needs both kinds"
         )
     best, above = read_state(run / BEST).best_epoch, record.settings.division_threshold
     by_epoch = {int(file.stem): file for file in files}
@@ -200,40 +200,40 @@ def _auroc(truth: Truth, score: Float[np.ndarray, " pairs"]) -> float:
 def find_truth(record: RunRecord, release: Path, truth: Path | None) -> Truth | None:
     """Read the truth of a run's training pairs; see :func:`truth_of`."""
     data = record.settings.data
-    path, own = data.noise_file, None
+    path, unmoved = data.noise_file, None
     if path is not None and record.release.noise is not None:
         captions, images = make_reader(release, data).count_train()
-        own = pairs_matched(read_noise(path, captions, images), images)
+        unmoved = pairs_matched(read_noise(path, captions, images), images)
         if sha256_of(path) != record.release.noise.sha256:
             raise FormatError(path, "another content than at training")
-    return truth_of(record, release, truth or data.truth, own)
+    return truth_of(record, release, truth or data.truth, unmoved)
 
 
 def truth_of(
     record: RunRecord,
     release: Path,
     truth: Path | None,
-    own: Bool[np.ndarray, " pairs"] | None,
+    unmoved: Bool[np.ndarray, " pairs"] | None,
     *,
     both: bool = True,
 ) -> Truth | None:
-    """Join a truth file with ``own``: whether a noise file left each caption its own image.
+    """Join a truth file with ``unmoved``: whether a noise file left each caption its image.
 
     Without a truth file, return ``None`` unless the noise file has pairs of both kinds. See
     :func:`read_truth` for ``both``.
     """
     if truth is not None:
         names = make_reader(release, record.settings.data).pair_names(record.release.pairs)
-        return read_truth(truth, names, own, both=both)
-    if own is None or own.all() or not own.any():
+        return read_truth(truth, names, unmoved, both=both)
+    if unmoved is None or unmoved.all() or not unmoved.any():
         return None
-    return Truth(own, np.ones(len(own), dtype=bool))
+    return Truth(unmoved, np.ones(len(unmoved), dtype=bool))
 
 
 def read_truth(
     path: Path,
     names: dict[str, list[str]],
-    own: Bool[np.ndarray, " pairs"] | None = None,
+    unmoved: Bool[np.ndarray, " pairs"] | None = None,
     *,
     both: bool = True,
 ) -> Truth:
@@ -245,7 +245,7 @@ def read_truth(
         path: Table for :func:`read_named_rows`, such as ``now-builder audit`` writes; pairs that
             are unsure, or have two verdicts, are not known.
         names: Names of the pairs by column.
-        own: Whether each caption has its own image; ``None``: all have.
+        unmoved: Whether each caption has its own image; ``None``: all have.
         both: Whether pairs of both kinds must be known, as an AUROC requires.
     """
     rows: dict[str, dict[str, list[int]]] = {column: defaultdict(list) for column in names}
@@ -256,14 +256,14 @@ def read_truth(
     for row, verdict, _ in read_named_rows(path, rows, "the training pairs"):
         verdicts[row] = verdict if verdicts.get(row, verdict) == verdict else "unsure"
     pairs = range(max(map(len, names.values())))
-    known = np.array([verdicts.get(row, "unsure") != "unsure" for row in pairs])
+    is_known = np.array([verdicts.get(row, "unsure") != "unsure" for row in pairs])
     matched = np.array([verdicts.get(row) == "match" for row in pairs])
-    if own is not None:
-        known, matched = known | ~own, matched & own
-    truth = Truth(matched, known)
-    if not known.any() or (both and not truth.has_both):
-        which = "none" if not known.any() else "all matched" if matched.any() else "all mismatched"
-        problem = f"{known.sum()} training pairs known ({which}), expected both kinds"
+    if unmoved is not None:
+        is_known, matched = is_known | ~unmoved, matched & unmoved
+    truth, known = Truth(matched, is_known), int(is_known.sum())
+    if not known or (both and not truth.has_both):
+        which = "none" if not known else "all matched" if matched.any() else "all mismatched"
+        problem = f"{known} training pairs known ({which}), expected both kinds"
         raise FormatError(path, problem)
     return truth
 

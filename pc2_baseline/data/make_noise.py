@@ -1,7 +1,4 @@
-"""New noise files, by the field's two protocols and two that counting can't find.
-
-This is the only place that makes any.
-"""
+"""Make noise files, by two protocols of the literature and two that counting cannot detect."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,11 +25,11 @@ class Draw:
     """Protocol, share and seed of a noise file.
 
     Attributes:
-        mismatch: Share that is drawn to be shuffled, 0 to 1.
-        protocol: ``captions``: of all captions, one by one, so that an image mostly keeps some of
-            its own. ``images``: of all images, each with all its captions, which is harder.
-            ``site``, ``language``: pages of one site and language, or of one language, exchange
-            captions in pairs, never two copies of a caption.
+        mismatch: Share of the captions or images to shuffle, 0 to 1.
+        protocol: ``captions``: shuffle single captions; most images keep some of their own.
+            ``images``: shuffle images with all their captions, which is harder. ``site``,
+            ``language``: exchange different captions between two pages of one site and language,
+            or of one language.
         seed: Seed of the draw.
     """
 
@@ -42,14 +39,14 @@ class Draw:
 
 
 def make_noise(release: Path, path: Path, draw: Draw, name: str | None, *, force: bool) -> Noise:
-    """Write a noise file for the training split of a data set, under exactly this name.
+    """Write a noise file for the training split of a data set, and return its description.
 
-    The layout ``name`` is ``data.name``; without it, :func:`find_name` finds it. The share of
-    mismatched captions that is returned is counted.
+    ``name`` is the layout (``data.name``), by default that of :func:`find_name`. The returned share
+    of mismatched captions is counted after the draw.
 
     Raises:
-        ConfigError: If there is such a file and ``force`` is not given, the layout is unknown, the
-            mismatch is not a share or more than the protocol can reach, or a data set has no sites.
+        ConfigError: If the file exists and ``force`` is not set, the layout is unknown, the share
+            is not in [0, 1] or more than the protocol can reach, or the data set has no sites.
         FormatError: If the training split cannot be read.
     """
     if path.exists() and not force:
@@ -66,17 +63,17 @@ def make_noise(release: Path, path: Path, draw: Draw, name: str | None, *, force
 
 
 def find_name(release: Path) -> str:
-    """Find a data set's layout by the name of its folder; without such a name it is NoW's."""
+    """Infer the layout of a data set from the name of its folder; default: NoW's."""
     names = [*PRECOMP, *NOW_NAMES]
-    own = release.resolve().name
-    found = [own] if own in names else [name for name in names if (release / name).is_dir()]
-    if len(found) > 1:
-        raise ConfigError(f"{release}: holds {' and '.join(found)}; --name says which is meant")
-    return found[0] if found else DataSettings().name
+    folder = release.resolve().name
+    layouts = [folder] if folder in names else [name for name in names if (release / name).is_dir()]
+    if len(layouts) > 1:
+        raise ConfigError(f"{release}: contains {' and '.join(layouts)}; choose one with --name")
+    return layouts[0] if layouts else DataSettings().name
 
 
 def draw_noise(captions: int, images: int, draw: Draw) -> Int[np.ndarray, " captions"]:
-    """Shuffle a share of the captions' images; a few land on their own again.
+    """Shuffle the images of a share of the captions; a few get their own image again.
 
     Source:
         ``captions``: NCR (Huang et al., NeurIPS 2021); ``images``: DECL (Qin et al., ACM MM 2022).
@@ -84,23 +81,22 @@ def draw_noise(captions: int, images: int, draw: Draw) -> Int[np.ndarray, " capt
     if not 0 <= draw.mismatch <= 1:
         raise ConfigError(f"--mismatch {draw.mismatch:g}: expected 0 to 1")
     generator = np.random.default_rng(draw.seed)
-    own = images_of_captions(captions, images)
-    of = own.copy() if draw.protocol == "captions" else np.arange(images)
-    count = int(round(draw.mismatch * len(of), 6))  # 0.29 * 100 is 28.999…
-    chosen = generator.permutation(len(of))[:count]
-    of[chosen] = of[generator.permutation(chosen)]
-    return of if draw.protocol == "captions" else of[own]
+    image_of = images_of_captions(captions, images)
+    shuffled = image_of.copy() if draw.protocol == "captions" else np.arange(images)
+    count = int(round(draw.mismatch * len(shuffled), 6))  # 0.29 * 100 is 28.999…
+    chosen = generator.permutation(len(shuffled))[:count]
+    shuffled[chosen] = shuffled[generator.permutation(chosen)]
+    return shuffled if draw.protocol == "captions" else shuffled[image_of]
 
 
 def exchange_captions(pairs: Sequence[Pair], draw: Draw) -> Int[np.ndarray, " captions"]:
-    """Let pairs exchange their captions within a site and language, or within a language.
+    """Exchange captions between two pages of one site and language, or of one language.
 
-    Each image keeps one caption, in a language that its site or the whole split has as often as
-    before, and two that exchange have different captions. So neither the language nor a count of
-    copies tells which pairs were drawn.
+    The two captions differ, but have the same language: neither languages nor counts of copies
+    reveal the mismatched pairs.
 
     Raises:
-        ConfigError: If fewer pairs than the mismatch asks for can exchange, or it is no share.
+        ConfigError: If the share is not in [0, 1], or too few pairs can exchange captions.
     """
     if not 0 <= draw.mismatch <= 1:
         raise ConfigError(f"--mismatch {draw.mismatch:g}: expected 0 to 1")
@@ -109,29 +105,29 @@ def exchange_captions(pairs: Sequence[Pair], draw: Draw) -> Int[np.ndarray, " ca
     for row, pair in enumerate(pairs):
         site = pair.site if draw.protocol == "site" else ""
         groups.setdefault((site, pair.lang), []).append(row)
-    twos = [two for rows in groups.values() for two in _twos(rows, pairs, generator)]
-    wanted = round(draw.mismatch * len(pairs) / 2)
-    if wanted > len(twos):
+    twos = [two for rows in groups.values() for two in _pair_up(rows, pairs, generator)]
+    count = round(draw.mismatch * len(pairs) / 2)
+    if count > len(twos):
         raise ConfigError(
             f"--mismatch {draw.mismatch:g}: only {2 * len(twos) / len(pairs):.3f} of the training"
             f" pairs have a partner of their {draw.protocol} with another caption. Ask for less."
         )
     images = np.arange(len(pairs))
-    for first, second in (twos[index] for index in generator.permutation(len(twos))[:wanted]):
+    for first, second in (twos[index] for index in generator.permutation(len(twos))[:count]):
         images[[first, second]] = second, first
     return images
 
 
-def _twos(
+def _pair_up(
     rows: Sequence[int], pairs: Sequence[Pair], generator: np.random.Generator
 ) -> list[tuple[int, int]]:
-    """Put a group's rows in twos of different captions, as many as there can be, at random."""
+    """Pair the rows of a group at random, as many as possible, with different captions."""
     by_caption: dict[str, list[int]] = {}
     for row in generator.permutation(rows):
         by_caption.setdefault(pairs[row].caption, []).append(int(row))
     copies = sorted(by_caption.values(), key=len, reverse=True)
     copies[0] = copies[0][: len(rows) - len(copies[0])]
-    # No caption has more than half of the rows now, so that rows half the list apart differ.
+    # No caption has more than half of the rows now: rows half the list apart differ.
     ordered = [row for same in copies for row in same]
     half = len(ordered) // 2
     return list(zip(ordered[:half], ordered[half : 2 * half], strict=True))
@@ -141,17 +137,17 @@ def _train_pairs(release: Path, captions: int) -> list[Pair]:
     """Return the training pairs of a release in order.
 
     Raises:
-        ConfigError: If it is no release of ``now-builder package``.
-        FormatError: If ``pairs.parquet`` has another number of training pairs than the captions.
+        ConfigError: If it is not a release of ``now-builder package``.
+        FormatError: If the numbers of training pairs and captions differ.
     """
     if not is_ours(release):
         raise ConfigError(
-            f"{release}: names no site and language of a pair. --protocol site and language need"
-            " a release of now-builder package."
+            f"{release}: does not name the site and language of a pair. --protocol site and"
+            " language need a release of now-builder package."
         )
     pairs = read_split_pairs(release, "train")
     if len(pairs) != captions:
         raise FormatError(
-            release / "pairs.parquet", f"{len(pairs)} training pairs, the captions have {captions}"
+            release / "pairs.parquet", f"{len(pairs)} training pairs for {captions} captions"
         )
     return pairs

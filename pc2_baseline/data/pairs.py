@@ -28,10 +28,9 @@ class Batch:
     """Some pairs of a split.
 
     Attributes:
-        regions: Features as released, or what a network takes in their place, as screenshots.
-        tokens: Ids with ``<start>`` and ``<end>``, padded with zeros, or what a network takes in
-            their place.
-        lengths: Tokens of each caption, on the CPU.
+        regions: Features, or the images that a network reads instead of them.
+        tokens: Token ids with ``<start>`` and ``<end>``, padded with zeros, or letter vectors.
+        lengths: Number of tokens of each caption, on the CPU.
         pair_index: Rows of the split.
     """
 
@@ -48,12 +47,12 @@ class PairSet:
     Attributes:
         regions: Array-like (images, 36, features): on the GPU, in memory, memory-mapped or an
             HDF5 dataset.
-        captions: Ids of each pair with ``<start>`` and ``<end>``, or the vectors of its letters.
+        captions: Token ids of each pair with ``<start>`` and ``<end>``, or letter vectors.
         fingerprint: Fingerprint of the split and tokenizer.
         device: Device of the batches.
         image_of: Row of ``regions`` of each pair.
-        matched: Whether each pair is matched, if a noise file or a truth for the training is given.
-        words: The words read on each region; ``None`` where the detector does not read.
+        matched: Whether each pair is matched, if a noise file or a truth for training is given.
+        words: Words read on each region; ``None`` if the detector does not read.
     """
 
     regions: Any
@@ -81,13 +80,13 @@ class PairSet:
         """Return the pair indices of the matched pairs."""
         if self.matched is None:
             raise ConfigError(
-                "method mscn and method.matched_only: it is not known which pairs match, expected "
-                "data.truth or data.noise_file"
+                "method mscn and method.matched_only: matched pairs are unknown; set data.truth or "
+                "data.noise_file"
             )
         return np.flatnonzero(self.matched)
 
     def batch(self, pair_index: Int[np.ndarray, " batch"]) -> Batch:
-        """Read some pairs, in the order asked for."""
+        """Read some pairs, in the given order."""
         tokens, lengths = self.caption_batch(pair_index)
         return Batch(
             self.image_batch(self.image_of[pair_index]),
@@ -116,7 +115,7 @@ class PairSet:
 
 
 def send(numbers: Tensor, device: torch.device) -> Tensor:
-    """Copy numbers to a device; the host does not wait for what a GPU has still to do before."""
+    """Copy a tensor to a device, without waiting for earlier work on a GPU."""
     if device.type == "cuda":
         return numbers.pin_memory().to(device, non_blocking=True)
     return numbers.to(device)
@@ -135,10 +134,10 @@ def pad(
 def cut(
     pair_index: Int[np.ndarray, " pairs"], size: int, generator: np.random.Generator | None = None
 ) -> list[Int[np.ndarray, " _"]]:
-    """Cut pairs into as few batches of at most ``size``, 2 or more, as can be, near-equal in size.
+    """Cut pairs into the fewest batches of at most ``size`` (2 or more), of nearly equal sizes.
 
-    No pair is left alone, as it would have no negative, unless there is only one: batches of two
-    may take a third. A generator shuffles the pairs first.
+    A pair alone would have no negative: a batch of two may get a third one. A generator shuffles
+    the pairs first.
     """
     order = pair_index if generator is None else generator.permutation(pair_index)
     return list(np.array_split(order, max(1, min(-(-len(order) // size), len(order) // 2))))
@@ -147,7 +146,7 @@ def cut(
 def full_batches(
     pair_index: Int[np.ndarray, " pairs"], size: int, generator: np.random.Generator | None = None
 ) -> list[Int[np.ndarray, " _"]]:
-    """Cut pairs into full batches and one of the rest, which may be a single pair.
+    """Cut pairs into full batches and one with the remainder, which may be a single pair.
 
     Source:
         PyTorch's ``DataLoader``, and with it the released codes of the field.
@@ -159,7 +158,7 @@ def full_batches(
 Cut = Callable[
     [Int[np.ndarray, " pairs"], int, np.random.Generator | None], list[Int[np.ndarray, " _"]]
 ]
-"""How pairs are cut into batches: :func:`cut` or :func:`full_batches`."""
+"""Function that cuts pairs into batches: :func:`cut` or :func:`full_batches`."""
 
 
 def cycle_batches(
@@ -168,7 +167,7 @@ def cycle_batches(
     generator: np.random.Generator,
     into_batches: Cut = cut,
 ) -> Iterator[Int[np.ndarray, " _"]]:
-    """Cut pairs into batches again and again, shuffled anew each time; nothing from nothing."""
+    """Yield batches endlessly, reshuffled after each pass; none if there are no pairs."""
     while len(pair_index):
         yield from into_batches(pair_index, size, generator)
 
@@ -192,9 +191,9 @@ def open_split(reader: Reader, split: Split, device: torch.device) -> Iterator[P
     """Open a split; in the training split, a noise file assigns an image to each caption.
 
     Raises:
-        FormatError: If a file is missing or torn, counts disagree, a caption is empty or has an
-            id outside the vocabulary, a region is all zero or not finite, or the noise file is
-            not one of this split.
+        FormatError: If a file is missing or damaged, counts disagree, a caption is empty or has an
+            id outside the vocabulary, a region is all zero or not finite, or the noise file does
+            not fit the split.
         ConfigError: If captions cannot be cut into words.
     """
     data = reader.data
@@ -222,9 +221,9 @@ def open_split(reader: Reader, split: Split, device: torch.device) -> Iterator[P
 
 
 def check_regions(origin: Path, regions: Any, *, allow_zero_rows: bool) -> None:
-    """Refuse features that are not finite, and images or regions that are all zero.
+    """Check that features are finite, and that no image or region is all zero.
 
-    ``allow_zero_rows`` takes zero regions, but never a whole image of them.
+    ``allow_zero_rows`` accepts zero regions, but no image of zero regions alone.
     """
     for start in range(0, regions.shape[0], _SCAN):
         rows: np.ndarray = np.asarray(regions[start : start + _SCAN])
@@ -232,10 +231,10 @@ def check_regions(origin: Path, regions: Any, *, allow_zero_rows: bool) -> None:
         if bad.any():
             raise FormatError(origin, f"image {start + bad.argmax()}: features that are not finite")
         zero = np.asarray(~rows.any(axis=2))
-        refused = np.asarray(zero.all(axis=1) if allow_zero_rows else zero.any(axis=1))
-        if refused.any():
-            image = int(refused.argmax())
-            hint = "" if zero[image].all() else "; --set data.allow_zero_rows=true takes them"
+        invalid = np.asarray(zero.all(axis=1) if allow_zero_rows else zero.any(axis=1))
+        if invalid.any():
+            image = int(invalid.argmax())
+            hint = "" if zero[image].all() else "; --set data.allow_zero_rows=true accepts them"
             raise FormatError(
                 origin,
                 f"image {start + image}: {int(zero[image].sum())} of {REGIONS} regions are all zero"

@@ -1,4 +1,4 @@
-"""Screenshots and caption texts of a release, for a network that sees pixels and reads texts."""
+"""Screenshots and caption texts of a release, for a dual encoder."""
 
 import os
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ _BLOCK = 256
 class PackedScreenshots:
     """Array-like (images, 1, values) of screenshots, each as :meth:`EncoderInputs.pack` packs it.
 
-    Rows that are asked for are read, decoded and resized then, in threads.
+    Screenshots are read, decoded and resized on access, in threads.
     """
 
     dtype = np.dtype(np.uint8)
@@ -50,21 +50,19 @@ class PackedScreenshots:
             return np.stack(list(pool.map(pack, np.arange(len(self._shots))[rows].tolist())))
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> UInt8[np.ndarray, "n 1 values"]:
-        """Pack all of them."""
-        found = np.empty(self.shape, self.dtype)
-        blocks = np.split(np.arange(len(found)), range(_BLOCK, len(found), _BLOCK))
+        """Pack all screenshots."""
+        packed = np.empty(self.shape, self.dtype)
+        blocks = np.split(np.arange(len(packed)), range(_BLOCK, len(packed), _BLOCK))
         for rows in bar(blocks, "decode screenshots", len(blocks)):
-            found[rows] = self[rows]
-        return found
+            packed[rows] = self[rows]
+        return packed
 
 
 class PixelReader(ReleaseReader):
-    """Read screenshots in place of features, and ids of a dual encoder in place of tokens.
-
-    Pairs, splits and texts are those of the release, whose features are not opened.
+    """Read screenshots instead of features, and token ids of a dual encoder.
 
     Raises:
-        ConfigError: If the settings name no captures, or the encoder cannot be had.
+        ConfigError: If the settings name no captures, or the encoder cannot be loaded.
         FormatError: If the release has no texts.
     """
 
@@ -73,8 +71,8 @@ class PixelReader(ReleaseReader):
         check_has_texts(release)
         if data.captures is None:
             raise ConfigError(
-                'model.similarity = "dual_encoder" sees screenshots: expected --captures CAPTURES, '
-                f"those that {release} was packaged from"
+                'model.similarity = "dual_encoder" needs screenshots; set --captures CAPTURES, '
+                f"the folder that {release} was packaged from"
             )
         self.encoder, self.inputs = model.encoder, EncoderInputs(model.encoder)
         self._captures = data.captures
@@ -91,36 +89,36 @@ class PixelReader(ReleaseReader):
         shots = find_screenshots(self._captures, pairs)
         ordered = [shots[pair.key] for pair in pairs]
         packed = PackedScreenshots(ordered, self.inputs)
-        ids = self.inputs.tokens([pair.caption for pair in pairs], self.data.max_tokens)
-        return self._captures, packed, [np.array(own) for own in ids]
+        captions = self.inputs.tokens([pair.caption for pair in pairs], self.data.max_tokens)
+        return self._captures, packed, [np.array(ids) for ids in captions]
 
     def words(self, split: Split) -> None:
-        """Return nothing: what a detector has read is not used."""
+        """Return ``None``: words that a detector has read are not used."""
 
     def texts(self, split: Split) -> list[str]:
-        """Return the texts of a split; none of a split that has none."""
+        """Return the caption texts of a split; empty if it has none."""
         return [pair.caption for pair in read_split_pairs(self.release, split)]
 
 
 def check_has_texts(release: Path) -> None:
-    """Fail if a data set is no release of ours, and so has no texts."""
+    """Check that a data set is a release of ``package``, which has caption texts."""
     if not is_ours(release):
-        problem = "no manifest.json and so no caption texts, such as the authors' archive"
+        problem = "no manifest.json and so no caption texts, as in the authors' archive"
         raise FormatError(release, problem)
 
 
 def check_keys(release: Path, split: str, pairs: Sequence[Pair], keys: Sequence[str]) -> None:
-    """Fail if the pairs of a split are others than its captions."""
+    """Check that the pairs of a split have the keys of its captions."""
     if [pair.key for pair in pairs] != list(keys):
-        problem = f"keys of {split} are not those of its captions"
+        problem = f"keys of {split} differ from those of its captions"
         raise FormatError(release / "pairs.parquet", problem)
 
 
 def pairs_with_texts(release: Path, split: str) -> list[Pair]:
     """Read the pairs of a split, in pair order."""
     if blind := round_of(release, split):
-        problem = f"the {split} split of blind round {blind.round!r}, which has neither screenshots"
-        raise FormatError(release, f"{problem} nor caption texts; a dual encoder needs both")
+        problem = f"{split} is blind round {blind.round!r}, without screenshots and caption texts"
+        raise FormatError(release, f"{problem}; a dual encoder needs both")
     check_has_texts(release)
     pairs = read_split_pairs(release, split)
     if not pairs:

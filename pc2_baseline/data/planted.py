@@ -1,7 +1,7 @@
-"""Planted releases: pages and captions are drawn at random, so that the truth is known.
+"""Planted releases: pages and captions drawn at random, so that the truth is known.
 
-A page has a topic and some details. Each of them is a picture of its own in some regions and a word
-of its own in the caption. Captions of some training pages are shuffled among these pages.
+A page has a topic and some details. Each of these concepts has its own picture, shown in some
+regions, and its own word in the caption. The captions of some training pages are shuffled.
 """
 
 from collections.abc import Iterator
@@ -31,11 +31,11 @@ from now_builder.formats.split import Shares, SplitPlan
 from pc2_baseline.config import Plan
 
 TOKENIZER = "jieba"
-"""The track that holds the captions; no tokenizer made them."""
+"""Track of the captions, which no tokenizer made."""
 
 RECIPE = "planted.toml"
 TOPICAL = 0.3
-"""Share of a page's further regions and words that are for its topic."""
+"""Share of the topic among a page's remaining regions and words."""
 _VOCABULARY = f"vocab/{DATA_FOLDER}_vocab_{TOKENIZER}.json"
 _BLOCK = 128
 _URL = "http://planted.test/"
@@ -46,8 +46,8 @@ class Pages:
     """Concepts and captions of the pages of one split.
 
     Attributes:
-        concepts: The topic of each page, then its details; numbers of pictures.
-        caption_of: Row of the page whose caption each page has: its own, or another's.
+        concepts: Numbers of each page's topic and of its details.
+        caption_of: Row of the page whose caption each page has.
     """
 
     concepts: Int64[np.ndarray, "pages each"]
@@ -55,17 +55,15 @@ class Pages:
 
     @property
     def matched(self) -> Bool[np.ndarray, " pages"]:
-        """Pages that have their own caption."""
+        """Whether each page has its own caption."""
         return np.asarray(self.caption_of == np.arange(len(self.caption_of)))
 
 
 def plant(folder: Path | str, plan: Plan) -> Path:
-    """Write a release, and ``truth.csv`` and ``planted.toml`` beside its manifest.
-
-    The same plan gives the same bytes. The folder is new, empty, or of the same plan.
+    """Write a release with ``truth.csv`` and ``planted.toml``; the same plan gives the same bytes.
 
     Raises:
-        ConfigError: If the folder holds something else.
+        ConfigError: If the folder is neither new, nor empty, nor a release of the same plan.
     """
     folder = Path(folder)
     _claim(folder, plan)
@@ -104,7 +102,7 @@ def plant(folder: Path | str, plan: Plan) -> Path:
 
 
 def draw_pages(draw: np.random.Generator, plan: Plan, size: int, mismatch: float) -> Pages:
-    """Draw topics and details, and shuffle the captions of a share of the pages in a ring."""
+    """Draw topics and details; rotate the captions of a random share of the pages."""
     topics = draw.integers(plan.topics, size=(size, 1))
     order = draw.random((size, plan.vocabulary)).argsort(1)[:, : plan.details]
     caption_of = np.arange(size)
@@ -116,7 +114,7 @@ def draw_pages(draw: np.random.Generator, plan: Plan, size: int, mismatch: float
 def draw_caption(
     draw: np.random.Generator, plan: Plan, concepts: Int64[np.ndarray, " each"]
 ) -> list[int]:
-    """Draw the token ids of a page's caption: each concept at least once, in any order."""
+    """Draw the token ids of a caption: each concept at least once, in random order."""
     fewest = max(len(concepts), plan.tokens // 2)
     length = int(draw.integers(fewest, plan.tokens + 1))
     shown = _fill(draw, plan, concepts, length)
@@ -127,7 +125,7 @@ def draw_caption(
 def _fill(
     draw: np.random.Generator, plan: Plan, concepts: Int64[np.ndarray, " each"], places: int
 ) -> Int64[np.ndarray, " places"]:
-    """Lay concepts on regions or words: each once, the topic or any of them on the others."""
+    """Fill regions or words with concepts: each once, then the topic or random ones."""
     further = places - len(concepts)
     topic = draw.random(further) < TOPICAL
     more = np.where(topic, concepts[0], draw.choice(concepts, further))
@@ -142,7 +140,7 @@ def _regions(
     pictures: Float32[np.ndarray, "concepts dim"],
     concepts: Int64[np.ndarray, "pages each"],
 ) -> Iterator[Float32[np.ndarray, "pages 36 dim"]]:
-    """Draw regions, some pages at a time."""
+    """Yield the regions of blocks of pages."""
     for start in range(0, len(concepts), _BLOCK):
         rows = concepts[start : start + _BLOCK]
         shown = pictures[np.stack([_fill(draw, plan, row, REGIONS) for row in rows])]
@@ -181,15 +179,15 @@ def _write_split(
 
 
 def _claim(folder: Path, plan: Plan) -> None:
-    """Check that a folder is new, empty, or of the same plan, and write the plan to it."""
+    """Check that a folder is new, empty or of the same plan; write the plan to it."""
     recipe = folder / RECIPE
     for part in (folder, folder / DATA_FOLDER, folder / "vocab"):
         remove_leftovers(part)
     if recipe.exists():
         if build(Plan, read_toml(recipe), str(recipe)) != plan:
-            raise ConfigError(f"{folder}: holds a release of another plan ({RECIPE})")
+            raise ConfigError(f"{folder}: contains a release of another plan ({RECIPE})")
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder}: holds something else, expected a new or empty folder")
+        raise ConfigError(f"{folder}: not a planted release, expected a new or empty folder")
     write_text(recipe, to_toml(plan))
 
 

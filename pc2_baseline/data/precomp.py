@@ -1,4 +1,4 @@
-"""Flickr30K, MS-COCO and CC152K as the field stores them: images, vocabulary, words."""
+"""Read Flickr30K, MS-COCO and CC152K from their ``*_precomp`` folders."""
 
 import hashlib
 from collections.abc import Sequence
@@ -27,11 +27,11 @@ from pc2_baseline.config import DataSettings
 from pc2_baseline.data.words import SeenWords, cut_captions
 
 SplitArrays = tuple[Path, Any, list[Int[np.ndarray, " _"]]]
-"""Path of a split's features for messages, the features, and the ids of each caption."""
+"""Path of a split's features (for messages), the features, and the ids of each caption."""
 
 
 class PrecompReader:
-    """Read a data set in the field's layout, from its folder or the parent of it."""
+    """Read a ``*_precomp`` data set from its folder or the parent folder."""
 
     encoder_sha256 = None
 
@@ -60,7 +60,7 @@ class PrecompReader:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def read(self, split: Split, stack: ExitStack) -> SplitArrays:  # noqa: ARG002 - nothing to close
-        """Read the captions of a split and map its images into memory; of dev, the first ones."""
+        """Read a split's captions and map its images into memory; see ``data.dev_images``."""
         data, vocabulary = self.data, self.vocabulary
         texts = read_texts(self.captions_path(split))
         regions = read_images(self.release, split, data.name, len(texts))
@@ -71,7 +71,7 @@ class PrecompReader:
         return self._images_path(split), regions, encode(texts, vocabulary, data)
 
     def words(self, split: Split) -> SeenWords | None:  # noqa: ARG002 - of no split
-        """Return ``None``: no detector of the field's data sets reads."""
+        """Return ``None``: these data sets have no words read on images."""
         return None
 
     def count_train(self) -> tuple[int, int]:
@@ -90,15 +90,15 @@ class PrecompReader:
 def read_images(
     release: Path, split: Split, name: str, captions: int
 ) -> Shaped[np.ndarray, "images regions dim"]:
-    """Map a split's images into memory: one row an image, also where the file repeats rows.
+    """Map a split's images into memory, one row per image, also if the file repeats rows.
 
-    The field stores either one row an image, or one row a caption: then the rows of an image
-    stand one after another. Of as many rows as captions, in dev and test of Flickr30K and
-    MS-COCO, the first region of each five rows is compared: if they agree in all fives, an image
-    is every fifth row; if in none, each caption has an image of its own.
+    Files have one row per image, or one row per caption with the rows of an image in sequence. If
+    dev or test of Flickr30K or MS-COCO has as many rows as captions, the first regions of each five
+    rows are compared: if they are equal in all groups, every fifth row is an image; if in none,
+    every row is.
 
     Raises:
-        FormatError: If the file is missing or torn, captions are no multiple of images, or some
+        FormatError: If the file is missing or damaged, captions are no multiple of images, or some
             images are repeated and others are not.
     """
     path = precomp_folder(release, name) / f"{file_stem(name, split)}_ims.npy"
@@ -137,15 +137,15 @@ def read_vocabulary(release: Path, data: DataSettings) -> Vocabulary:
     ids, size = vocabulary.word2idx, len(vocabulary.word2idx)
     missing = [token for token in ("<pad>", "<start>", "<end>", "<unk>") if token not in ids]
     if missing or ids["<pad>"] != 0:
-        found = f"no token {missing[0]}" if missing else f"<pad> is {ids['<pad>']}"
-        raise FormatError(path, f"{found}, expected <pad> (0), <start>, <end> and <unk>")
+        problem = f"no token {missing[0]}" if missing else f"<pad> is {ids['<pad>']}"
+        raise FormatError(path, f"{problem}, expected <pad> (0), <start>, <end> and <unk>")
     if max(ids.values()) >= size:
         raise FormatError(path, f"a token has id {max(ids.values())}, but there are {size} tokens")
     return vocabulary.model_copy(update={"idx": size})
 
 
 def vocabulary_path(release: Path, data: DataSettings) -> Path:
-    """Find the vocabulary: as set, or in ``vocab/`` in or beside the data set's folder."""
+    """Return the vocabulary file: as set, or one in or next to the data set's folder."""
     name = f"{data.name}_vocab.json"
     if data.vocab_path is not None:
         return find_in(data.vocab_path, [name]) if data.vocab_path.is_dir() else data.vocab_path
@@ -154,15 +154,15 @@ def vocabulary_path(release: Path, data: DataSettings) -> Path:
     for place in places:
         if (place / name).exists():
             return place / name
-    raise FormatError(places[0] / name, "no such vocabulary; data.vocab_path says where it is")
+    raise FormatError(places[0] / name, "file not found; set data.vocab_path to the vocabulary")
 
 
 def find_in(folder: Path, names: Sequence[str]) -> Path:
-    """Find the first of some vocabularies that is in a folder."""
-    if found := next((folder / name for name in names if (folder / name).exists()), None):
-        return found
+    """Return the first of these vocabulary files that a folder has."""
+    if path := next((folder / name for name in names if (folder / name).exists()), None):
+        return path
     there = ", ".join(sorted(path.name for path in folder.glob("*.json"))) or "no .json"
-    raise FormatError(folder / names[0], f"no such vocabulary, there is {there:.300}")
+    raise FormatError(folder / names[0], f"file not found; the folder has {there:.300}")
 
 
 def encode(

@@ -1,4 +1,4 @@
-"""The reader of each layout, and what identifies the data that it reads."""
+"""Choose the reader of a data set's layout, and identify its data."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ Reader = ReleaseReader | PrecompReader
 
 
 def make_reader(release: Path, data: DataSettings, model: ModelSettings | None = None) -> Reader:
-    """Return the reader of a data set's layout, or of what a network sees of it."""
+    """Return the reader of a data set's layout; for a dual encoder, that of its screenshots."""
     if isinstance(model, DualEncoderSettings):
         return PixelReader(release, data, model)
     if data.name in PRECOMP:
@@ -29,7 +29,7 @@ def make_reader(release: Path, data: DataSettings, model: ModelSettings | None =
 
 
 def tracks_of(release: Path) -> list[str]:
-    """Return the tracks of a folder that holds NoW, none of another."""
+    """Return the tracks of a release; empty for another layout."""
     try:
         folder = data_folder(release)
     except FormatError:
@@ -38,38 +38,38 @@ def tracks_of(release: Path) -> list[str]:
 
 
 def check_layout(release: Path, data: DataSettings) -> None:
-    """Check that a folder holds a data set and its track.
+    """Check that a folder contains the data set and the track of the settings.
 
     Raises:
-        FormatError: Naming the data set or the tracks that are there instead.
+        FormatError: If it does not; the message names the ones that it contains.
     """
-    tracks, own = tracks_of(release), release.resolve().name
+    tracks, folder = tracks_of(release), release.resolve().name
     if data.name in PRECOMP:
         if tracks and not (release / data.name).is_dir():
             name = DataSettings().name
-            raise FormatError(
-                release, f"holds NoW: --set data.name={name} reads it, not {data.name}"
-            )
+            raise FormatError(release, f"contains NoW; use --set data.name={name}, not {data.name}")
     elif not tracks:
-        there = next((name for name in PRECOMP if name == own or (release / name).is_dir()), None)
+        there = next(
+            (name for name in PRECOMP if name == folder or (release / name).is_dir()), None
+        )
         if there:
-            raise FormatError(release, f"holds {there}: --set data.name={there} reads it")
+            raise FormatError(release, f"contains {there}; use --set data.name={there}")
     elif data.tokenizer not in tracks:
         problem = f"no track {data.tokenizer}, it has {', '.join(tracks)}"
-        raise FormatError(release, f"{problem}: --set data.tokenizer={tracks[0]}")
+        raise FormatError(release, f"{problem}; use --set data.tokenizer={tracks[0]}")
 
 
 @dataclass(frozen=True, slots=True)
 class DataIdentity:
-    """Hashes by which the data of a training differ from others.
+    """Hashes that identify training data.
 
     Attributes:
-        fingerprints: Fingerprint of each split that is there.
+        fingerprints: Fingerprint of each existing split.
         features_sha256: SHA-256 of each split's feature file, from the manifest; empty without one.
         vocabulary_sha256: Hash of the vocabulary, as :func:`hash_of_vocabulary` returns it;
-            ``None`` where it is not known.
-        texts_sha256: Hash of each split's captions as texts, for a method that reads them.
-        encoder_sha256: Hash of the pre-trained model that a training begins with.
+            ``None`` if unknown.
+        texts_sha256: Hash of each split's caption texts, for a method that reads them.
+        encoder_sha256: Hash of the pre-trained model that training starts from.
     """
 
     fingerprints: dict[Split, str]
@@ -80,10 +80,7 @@ class DataIdentity:
 
 
 def identify(reader: Reader, *, reads: bool) -> DataIdentity:
-    """Return the identity of a data set, for a method that ``reads`` texts or not.
-
-    No features are read.
-    """
+    """Identify a data set without reading features; with ``reads``, by its texts, too."""
     prints = {
         split: reader.fingerprint(split) for split in SPLITS if reader.captions_path(split).exists()
     }
@@ -91,17 +88,17 @@ def identify(reader: Reader, *, reads: bool) -> DataIdentity:
     features = features_hashes(reader.release)
     texts = {}
     if isinstance(reader, PixelReader) or (reads and isinstance(reader, ReleaseReader)):
-        texts = {split: own for split in prints if (own := hash_of_texts(reader, split))}
+        texts = {split: sha256 for split in prints if (sha256 := hash_of_texts(reader, split))}
     return DataIdentity(prints, features, vocabulary, texts, reader.encoder_sha256)
 
 
 def hash_of_texts(reader: ReleaseReader, split: Split) -> str | None:
-    """Identify the texts of a split, in their order; ``None`` if no text is read."""
+    """Return the hash of a split's texts in order; ``None`` if none are read."""
     texts = reader.texts(split) if isinstance(reader, PixelReader) or reader.words(split) else []
     return hashlib.sha256(json.dumps(texts).encode()).hexdigest() if texts else None
 
 
 def hash_of_vocabulary(vocabulary: Vocabulary) -> str:
-    """Identify a vocabulary by its tokens and their ids."""
+    """Return the hash of a vocabulary's tokens and ids."""
     lines = (f"{index}\t{word}\n" for word, index in sorted(vocabulary.word2idx.items()))
     return hashlib.sha256("".join(lines).encode()).hexdigest()

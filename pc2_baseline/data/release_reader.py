@@ -1,4 +1,4 @@
-"""NoW, as ``package`` or its authors store it: vocabulary, captions and features of each split."""
+"""Read NoW, from ``package`` or its authors: vocabulary, captions and features of each split."""
 
 from contextlib import ExitStack
 from functools import cached_property, partial
@@ -29,14 +29,14 @@ from pc2_baseline.data.precomp import SplitArrays, find_in
 from pc2_baseline.data.words import SeenWords
 
 _MOST_TOKENS = 2**22
-"""Fifteen times those of the largest tokenizers; a file that says more is damaged."""
+"""Maximum size of a vocabulary: fifteen times that of the largest tokenizers."""
 
 
 class ReleaseReader:
     """Read a release of NoW, each caption file once.
 
     Attributes:
-        encoder: Name of the pre-trained model that sees and reads it, if any.
+        encoder: Name of the pre-trained model that encodes it, if any.
     """
 
     encoder: str | None = None
@@ -81,16 +81,16 @@ class ReleaseReader:
         return self._fingerprints[split]
 
     def _identify(self, split: Split, stored: Captions) -> str:
-        """Return the fingerprint of captions, which is that of the manifest where it has one."""
-        own = len(stored.keys), stored.fingerprint
+        """Return the fingerprint of captions, compared with the manifest's if there is one."""
+        size, fingerprint = len(stored.keys), stored.fingerprint
         if is_ours(self.release):
             manifest = read_manifest(self.release)
             prints = manifest.fingerprints.get(split, {})
-            told = manifest.counts.get(split, own[0]), prints.get(self.data.tokenizer, own[1])
-            if told != own:
+            same = prints.get(self.data.tokenizer, fingerprint) == fingerprint
+            if not same or manifest.counts.get(split, size) != size:
                 path = self.captions_path(split)
                 raise FormatError(path, "captions or keys are not those of manifest.json")
-        return own[1]
+        return fingerprint
 
     def read(self, split: Split, stack: ExitStack) -> SplitArrays:
         """Read the captions of a split and open its features, which the stack closes."""
@@ -118,26 +118,26 @@ class ReleaseReader:
     def texts(self, split: Split) -> list[str]:
         """Return the text of each caption of a split.
 
-        Where there is none it is made of the tokens: in the authors' archive, in a blind round, and
-        of captions cut by ``data.max_tokens``.
+        Texts are joined from tokens if the release has none (the authors' archive, a blind round),
+        or ``data.max_tokens`` cuts captions.
         """
         if split not in self._texts:
             track = self.data.tokenizer
-            own = self._captions.get(split) or read_split_captions(self.release, split, track)
-            known: dict[str, str] = {}
+            stored = self._captions.get(split) or read_split_captions(self.release, split, track)
+            texts: dict[str, str] = {}
             if is_ours(self.release) and self.data.max_tokens is None:
-                known = read_texts(self.release, split)
-                if missing := [key for key in own.keys if key not in known]:
+                texts = read_texts(self.release, split)
+                if missing := [key for key in stored.keys if key not in texts]:
                     problem = f"no row of {missing[0]} of {split}, which has a caption"
                     raise FormatError(self.release / "pairs.parquet", problem)
             self._texts[split] = [
-                known.get(key) or self._join(ids)
-                for key, ids in zip(own.keys, own.captions, strict=True)
+                texts.get(key) or self._join(ids)
+                for key, ids in zip(stored.keys, stored.captions, strict=True)
             ]
         return self._texts[split]
 
     def _join(self, ids: list[int]) -> str:
-        """Return the text of a caption's tokens, as many as are kept of them."""
+        """Return the text of the first ``data.max_tokens`` tokens of a caption."""
         words = self.vocabulary.idx2word
         tokens = [words.get(str(number), "") for number in ids[: self.data.max_tokens]]
         kept = [token for token in tokens if token not in SPECIALS]
@@ -148,8 +148,8 @@ class ReleaseReader:
         with open_regions(self.release, "train") as regions:
             return int(regions.shape[0]), int(regions.shape[0])
 
-    def pair_names(self, pairs: int) -> dict[str, list[str]]:  # noqa: ARG002 - the other needs it
-        """Return keys, and URLs of a release of ours, of the training pairs."""
+    def pair_names(self, pairs: int) -> dict[str, list[str]]:  # noqa: ARG002 - PrecompReader uses it
+        """Return the keys of the training pairs, and their URLs if the release has them."""
         if is_ours(self.release):
             rows = read_split_pairs(self.release, "train")
             return {"key": [pair.key for pair in rows], "url": [pair.url for pair in rows]}

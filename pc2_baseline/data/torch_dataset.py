@@ -1,4 +1,4 @@
-"""A split of a release as a torch dataset, for training loops other than ours."""
+"""A split of a release as a torch dataset, for your own training loop."""
 
 import weakref
 from collections.abc import Sequence
@@ -21,9 +21,9 @@ from pc2_baseline.data.release_reader import ReleaseReader, frame
 
 
 class ReleaseDataset(Dataset[dict[str, Tensor]]):
-    """Pairs of a split, read where they lie; for a ``DataLoader`` with any number of workers.
+    """Pairs of a split, read from disk on access, for a ``DataLoader`` with any workers.
 
-    Each process opens the file when it first reads from it. A batch is gathered at once::
+    Each worker opens the feature file itself. A batch is read at once::
 
         data = ReleaseDataset(release, "train")
         DataLoader(data, 128, shuffle=True, num_workers=2, collate_fn=ReleaseDataset.collate)
@@ -48,7 +48,7 @@ class ReleaseDataset(Dataset[dict[str, Tensor]]):
         tokenizer: Tokenizer = "jieba",
         dtype: torch.dtype | None = None,
     ) -> None:
-        release = Path(release).absolute()  # it is opened later, maybe from another folder
+        release = Path(release).absolute()  # opened later, perhaps from another folder
         captions = read_split_captions(release, split, tokenizer)
         path = data_folder(release) / f"{split}_caps_{tokenizer}.txt"
         vocabulary = ReleaseReader(release, DataSettings(tokenizer=tokenizer)).vocabulary
@@ -80,7 +80,7 @@ class ReleaseDataset(Dataset[dict[str, Tensor]]):
 
     @staticmethod
     def collate(batch: dict[str, Tensor] | Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Return a batch as it is, or made of pairs, which a ``ConcatDataset`` reads singly."""
+        """Return a batch unchanged, or stack pairs that a ``ConcatDataset`` read one by one."""
         if isinstance(batch, dict):
             return batch
         tokens, length = pad([pair["tokens"].numpy() for pair in batch])
@@ -98,7 +98,7 @@ class ReleaseDataset(Dataset[dict[str, Tensor]]):
                     file = data_folder(self._place[0]) / self._place[1]
                     raise FormatError(file, f"{problem}, expected as many")
                 self._regions = regions
-                # At the end of a script, too: HDF5 is closed before modules are taken apart.
+                # Also at exit: HDF5 must be closed before the interpreter unloads modules.
                 weakref.finalize(self, stack.pop_all().close)
         order, back = np.unique(rows, return_inverse=True)
         return np.asarray(self._regions[order])[back]

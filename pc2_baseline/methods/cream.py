@@ -181,9 +181,9 @@ class Cream(CoTaught):
                 similarity = self.nets[peer].score_batch(train.batch(rows))
                 logs = log_matches(similarity, self.method.temperature)
                 by_batch.append(torch.stack([way.diagonal() for way in logs]).float())
-        logs = torch.cat(by_batch, 1).cpu()
+        by_pair = torch.cat(by_batch, 1).cpu()
         values = np.zeros((2, len(train)), dtype=np.float32)
-        values[:, np.concatenate(batches)] = torch.stack([-logs.mean(0), logs.exp().mean(0)])
+        values[:, np.concatenate(batches)] = torch.stack([-by_pair.mean(0), by_pair.exp().mean(0)])
         return Predicted(values[0], divide(values[0], self.train.seed), values[1])
 
 

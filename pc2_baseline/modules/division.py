@@ -1,7 +1,7 @@
 """Co-dividing: a two-component mixture over a statistic of the pairs separates clean from noisy.
 
-The mixture is of Gaussians, or of beta distributions as BiCro and L2RM have it. In cross-fit
-division each fold of the pairs, judged by a network that did not train on it, has one of its own.
+The mixture is of Gaussians or, for BiCro and L2RM, of beta distributions. In cross-fit division
+each fold of the pairs, scored by a network that did not train on it, has its own mixture.
 """
 
 import warnings
@@ -34,7 +34,7 @@ PairValues = Float[np.ndarray, " pairs"]
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """Which pairs of a split a method takes for clean, by pair_index.
+    """Which pairs of a split a method calls clean, by pair_index.
 
     Attributes:
         clean_prob: Posterior of the component with the lower mean.
@@ -59,7 +59,7 @@ def scaled(statistic: PairValues) -> PairValues:
     """Scale a statistic to [0, 1] by its extremes.
 
     Raises:
-        TrainingError: If it is constant or not finite: nothing can be divided by it.
+        TrainingError: If it is constant or not finite, and so cannot divide pairs.
     """
     if not np.isfinite(statistic).all():
         bad = int(np.flatnonzero(~np.isfinite(statistic))[0])
@@ -67,9 +67,9 @@ def scaled(statistic: PairValues) -> PairValues:
     low, high = float(statistic.min()), float(statistic.max())
     if high - low <= 1e-12 * max(1.0, abs(high)):
         why = (
-            "no pair costs anything any more (warm up less, or widen the margin)"
+            "no pair has a loss any more (warm up less, or widen the margin)"
             if not high
-            else "the network tells none apart (lower train.lr, or warm up longer)"
+            else "the network separates no pairs (lower train.lr, or warm up longer)"
         )
         raise TrainingError(
             f"division: the statistic is {high:.6g} for all {len(statistic)} pairs; {why}"
@@ -80,7 +80,7 @@ def scaled(statistic: PairValues) -> PairValues:
 def logarithms(statistic: PairValues) -> PairValues:
     r"""Return :math:`\log(0.1 + x / \bar x)`, with :math:`x` the statistic above its lowest value.
 
-    A few high values do not take up the scale; those below a tenth of the mean are nearly alike.
+    A few high values do not dominate the scale; values below a tenth of the mean are nearly equal.
     """
     above = scaled(statistic)
     return np.asarray(np.log(_LEAST + above / above.mean()))
@@ -130,9 +130,9 @@ def by_posterior(
 ) -> Division:
     """Divide pairs by a posterior: clean above a threshold.
 
-    A posterior that is above it for all pairs, or for fewer than two, tells none apart.
-    Then all pairs are clean but for the hundredth part with the lowest posterior (ties: the
-    highest statistic), and training goes on as in the warm-up until a later division tells more.
+    If it is above it for all pairs, or for fewer than two, all pairs are clean but the 1 % with the
+    lowest posterior (ties: the highest statistic): training continues as in the warm-up until a
+    later division separates the pairs.
 
     Source:
         NCR (Huang et al., NeurIPS 2021), for the case that all pairs are clean.
@@ -164,7 +164,7 @@ def require_clean(division: Division) -> None:
 def beta_posterior(statistic: PairValues) -> PairValues:
     """Compute the posterior of the lower of two beta distributions fitted to a statistic.
 
-    Expectation maximisation from fixed starts, its second step by weighted moments.
+    Expectation maximisation from fixed starts; the M-step uses weighted moments.
 
     Args:
         statistic: Low for clean pairs; scaled to [0, 1] before the fit, then clipped to
@@ -175,16 +175,16 @@ def beta_posterior(statistic: PairValues) -> PairValues:
         CVPR 2023).
 
     Differs:
-        BiCro's code takes the first component whichever mean it has; here it is the lower one.
-        Below the lower mean, and above the higher one, the posterior is that at the mean: a beta
-        density may vanish, or rise again, at the ends.
+        BiCro's code uses the first component whatever its mean, here the lower one is used. Below
+        the lower mean and above the higher one, the posterior is that at the mean: a beta density
+        may vanish, or rise again, at the ends.
     """
     values = np.clip(scaled(statistic.astype(np.float64)), _EDGE, 1 - _EDGE)
     return posterior_from(values, np.array([[1.0, 2.0], [2.0, 1.0]]))
 
 
 def posterior_from(values: PairValues, shapes: Float[np.ndarray, "2 2"]) -> PairValues:
-    """Do what :func:`beta_posterior` does, from given starts, on values inside (0, 1)."""
+    """Compute :func:`beta_posterior` from given starts, on values inside (0, 1)."""
     shares = np.array([0.5, 0.5])
     for _ in range(_ROUNDS):
         posterior = _beta_posteriors(values, shapes, shares)
@@ -227,10 +227,9 @@ def assign_folds(
 ) -> Int[np.ndarray, " pairs"]:
     """Return the fold of each pair; pairs that share an image or a caption are in one fold.
 
-    So a network that did not train on a fold has seen none of its images and none of its captions,
-    not even on another page. Without repeated captions folds differ by one image at most; with
-    them, the largest groups are dealt first, each into the fold with the fewest pairs. A fold has
-    at least two groups: a pair's loss needs a negative.
+    So a network that did not train on a fold has seen none of its images and captions. The largest
+    groups are assigned first, each to the fold with the fewest pairs. A fold has at least two
+    groups, because a pair's loss needs a negative.
 
     Raises:
         TrainingError: If there are fewer than two groups for each fold.
@@ -265,13 +264,10 @@ def _share_out(
 def _groups(
     image_of: Int[np.ndarray, " pairs"], captions: Sequence[Num[np.ndarray, " _"]]
 ) -> Int[np.ndarray, " pairs"]:
-    """Return a number for each pair, equal where pairs share an image or a caption, also by others.
-
-    Without repeated captions it is the image.
-    """
+    """Number the groups of pairs that share images or captions, directly or through others."""
     numbers: dict[bytes, int] = {}
     caption_of = np.array(
-        [numbers.setdefault(np.asarray(own).tobytes(), len(numbers)) for own in captions]
+        [numbers.setdefault(np.asarray(ids).tobytes(), len(numbers)) for ids in captions]
     )
     group, before = image_of.copy(), None
     while before is None or not np.array_equal(group, before):
@@ -290,14 +286,11 @@ def divide_by_fold(
     threshold: float = THRESHOLD,
     scale: Scale = "linear",
 ) -> Division:
-    """Divide the pairs of each fold by a mixture of their own.
-
-    A fold's statistic comes from a network of its own, so folds have no common scale.
-    """
+    """Divide each fold by its own mixture, as the networks of the folds have no common scale."""
     clean_prob = np.zeros(len(fold))
     is_clean = np.zeros(len(fold), dtype=bool)
     for number in np.unique(fold):
-        own = fold == number
-        division = divide(statistic[own], seed, threshold, scale)
-        clean_prob[own], is_clean[own] = division.clean_prob, division.is_clean
+        rows = fold == number
+        division = divide(statistic[rows], seed, threshold, scale)
+        clean_prob[rows], is_clean[rows] = division.clean_prob, division.is_clean
     return Division(clean_prob, is_clean)

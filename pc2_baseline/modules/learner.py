@@ -1,4 +1,4 @@
-"""A learner: one network, its optimiser, and their state as plain tensors."""
+"""A learner: one network, its optimiser, and their state as tensors."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,10 +24,9 @@ class Step:
     Attributes:
         epoch: From 0.
         batch: From 0.
-        peer: Peer whose network takes it, if there are several.
+        peer: Peer whose network is trained, if there are several.
         pair_index: Training pairs of the batch.
-        parts: Values that the loss is made of, by name, if known; on the device, if it is not yet
-            known whether they are asked for.
+        parts: Terms of the loss by name, for the report of a failure; may be on the device.
     """
 
     epoch: int
@@ -43,7 +42,7 @@ class Step:
 
 
 class BrokenStepError(TrainingError):
-    """A step that cannot be taken: its loss or its gradient is not finite."""
+    """A step whose loss or gradient is not finite."""
 
     def __init__(self, step: Step, problem: str, loss: float) -> None:
         super().__init__(f"{step}: {problem}")
@@ -53,9 +52,9 @@ class BrokenStepError(TrainingError):
 
 
 def mean_losses(losses: Sequence[Sequence[float | Tensor]]) -> list[float]:
-    """Return the mean of each loss that steps have returned.
+    """Return the mean of each loss over steps.
 
-    What is still on the device is read here, after the last step, so that no step waits for it.
+    Tensors are read only here, after the last step, so that no step waits for the device.
     """
     read = [[float(value) for value in step] for step in losses]
     return [float(mean) for mean in np.mean(read, axis=0)]
@@ -67,7 +66,7 @@ def rate(epoch: int, warmup: int, drop: int) -> float:
 
 
 def stepped_rate(epoch: int, every: int, factor: float) -> float:
-    """Return the factor of the learning rate: 1, and ``factor`` as much after each drop."""
+    """Return the factor of the learning rate: 1, times ``factor`` for each drop so far."""
     return factor ** (epoch // every)
 
 
@@ -77,11 +76,9 @@ class Learner:
     Args:
         net: The network, on its device.
         lr: Adam's learning rate.
-        clip: Largest gradient norm.
-        weight_decay: Share by which weights shrink in a step, times the rate, apart from the
-            gradient (Loshchilov and Hutter, ICLR 2019); 0 is plain Adam.
-        matching: The part of the network whose work is split among the ranks of a process group,
-            if it has one.
+        clip: Maximum gradient norm.
+        weight_decay: Weight decay of AdamW (Loshchilov and Hutter, ICLR 2019); 0: Adam.
+        matching: The part of the network whose work a process group shares, if any.
     """
 
     def __init__(
@@ -100,7 +97,7 @@ class Learner:
         self.restart()
 
     def restart(self) -> None:
-        """Forget the optimiser's moments."""
+        """Reset the optimiser's moments."""
         self.optimiser = torch.optim.AdamW(
             self.net.parameters(), lr=self.lr, weight_decay=self.weight_decay, fused=True
         )
@@ -114,7 +111,7 @@ class Learner:
         """Take one step down a loss.
 
         Raises:
-            BrokenStepError: If the loss or the gradient is not finite; nothing is changed then.
+            BrokenStepError: If the loss or the gradient is not finite; weights do not change then.
         """
         self.optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -133,7 +130,7 @@ class Learner:
         return float(value)
 
     def network_state(self) -> dict[str, Tensor]:
-        """Return weights and buffers by name, on the CPU, but for weights that never change."""
+        """Return weights and buffers by name, on the CPU, without frozen weights."""
         frozen = _frozen(self.net)
         state = self.net.state_dict().items()
         return {name: _stored(value) for name, value in state if name not in frozen}
@@ -151,7 +148,7 @@ class Learner:
         }
 
     def load_optimiser(self, state: Mapping[str, Tensor]) -> None:
-        """Load Adam's moments and step counts; fused steps want both beside the weights."""
+        """Load Adam's moments and step counts onto the weights' device, as fused steps require."""
         for name, parameter in self.net.named_parameters():
             prefix = f"{name}/"
             self.optimiser.state[parameter] = {
@@ -189,7 +186,7 @@ def load_learned(net: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 
 def _frozen(net: nn.Module) -> set[str]:
-    return {name for name, own in net.named_parameters() if not own.requires_grad}
+    return {name for name, weight in net.named_parameters() if not weight.requires_grad}
 
 
 def _stored(value: Tensor) -> Tensor:
@@ -197,12 +194,12 @@ def _stored(value: Tensor) -> Tensor:
 
 
 def add_prefix(prefix: str, state: Mapping[str, Value]) -> dict[str, Value]:
-    """Return a state whose names begin with ``prefix.``, to be kept beside others."""
+    """Add ``prefix.`` to the names of a state."""
     return {f"{prefix}.{name}": value for name, value in state.items()}
 
 
 def select_prefix(state: Mapping[str, Value], prefix: str) -> dict[str, Value]:
-    """Return the values of one prefix, without it: the inverse of :func:`add_prefix`."""
+    """Return the values of one prefix, without it; the inverse of :func:`add_prefix`."""
     return {
         name.removeprefix(f"{prefix}."): value
         for name, value in state.items()

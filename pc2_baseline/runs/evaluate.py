@@ -1,4 +1,4 @@
-"""Recalls of a run's best epoch on a split of any layout."""
+"""Compute the recalls of a run's best epoch on a split of any layout."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,19 +50,19 @@ def evaluate(  # noqa: PLR0913 - the options of the command
 
     Args:
         run: The run folder, or several.
-        split: ``dev`` or ``test``; of MS-COCO ``test`` is the 5,000 images of ``testall``.
-        release: Where the release lies; default: where it was at training.
-        device_name: Default: as set for the run.
-        bank: Training pairs by which hubs are corrected; default: ``data.bank`` of the runs.
+        split: ``dev`` or ``test``; for MS-COCO, ``test`` has the 5,000 images of ``testall``.
+        release: Folder of the release; default: where it was at training.
+        device_name: Device; default: the run's setting.
+        bank: Number of training pairs for the hub correction; default: ``data.bank`` of the runs.
         matrix: File for the similarities (images × captions, float32), if any.
-        fold: Average folds of that many images too; default: 1,000 for MS-COCO's test split
-            where it has a multiple of that.
+        fold: Number of images in a fold, to average over folds, too; default: 1,000 for
+            MS-COCO's test split if its size is a multiple of that.
 
     Raises:
         FormatError: If the run, the release or the checkpoint cannot be read, or the release is
             another one than at training or a blind round.
-        ConfigError: If the split is ``train``, the images are no multiple of ``fold``, or several
-            runs are not of the same data.
+        ConfigError: If the split is ``train``, the number of images is no multiple of ``fold``, or
+            several runs are not of the same data.
     """
     opened = open_runs(run, release=release, device=device_name, bank=bank)
     name = check_split(split)

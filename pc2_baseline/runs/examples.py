@@ -1,4 +1,4 @@
-"""A page of what a run has learned: nearest captions and pages, and its surest judgements."""
+"""Write a page of a run's retrievals and of the training pairs that it is surest about."""
 
 import base64
 import io
@@ -41,15 +41,15 @@ class Neighbours:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which examples are shown.
+    """Selection of the examples.
 
     Attributes:
         split: ``dev`` or ``test``.
         query: Key of the one page to show; ``None``: a sample.
         count: Examples of each direction, and pairs at each end of the division.
         seed: Seed of the samples.
-        truth: Which training pairs are matched, as for ``pc2-baseline division``; ``None``: as
-            the run's ``data.truth``, or else its noise file says, if it has one.
+        truth: Truth file, as for ``pc2-baseline division``; ``None``: the run's ``data.truth`` or
+            noise file, if any.
     """
 
     split: str = "test"
@@ -61,7 +61,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class SampledPair:
-    """A training pair, its clean probability, and whether it is matched, where that is known."""
+    """A training pair, its clean probability, and whether it is matched, if known."""
 
     row: int
     clean_prob: float
@@ -69,18 +69,18 @@ class SampledPair:
 
 
 def neighbours(scores: Float[np.ndarray, " answers"], query: int) -> Neighbours:
-    """Rank the answers to a query, whose right answer has its own row; ties go to the lower row."""
+    """Rank the answers to a query; the right one has the query's row, and ties go to lower rows."""
     order = np.argsort(-scores, kind="stable")
     rank = int(np.flatnonzero(order == query)[0]) + 1
     nearest = [(int(row), float(scores[row])) for row in order[:NEAREST]]
     return Neighbours(query, rank, float(scores[query]), nearest)
 
 
-def sample(found: list[Neighbours], count: int, seed: int) -> list[Neighbours]:
-    """Draw right and wrong examples, half of each where there are so many; right ones first."""
-    order = np.random.default_rng(seed).permutation(len(found))
-    right = [found[row] for row in order if found[row].rank == 1]
-    wrong = [found[row] for row in order if found[row].rank > 1]
+def sample(queries: list[Neighbours], count: int, seed: int) -> list[Neighbours]:
+    """Draw right and wrong examples, if possible half of each; right ones first."""
+    shuffled = [queries[row] for row in np.random.default_rng(seed).permutation(len(queries))]
+    right = [query for query in shuffled if query.rank == 1]
+    wrong = [query for query in shuffled if query.rank > 1]
     rights = min(len(right), max(count // 2, count - len(wrong)))
     return right[:rights] + wrong[: count - rights]
 
@@ -94,12 +94,12 @@ def examples(
     release: Path | None = None,
     device_name: str | None = None,
 ) -> None:
-    """Write an HTML page of examples, with the captures' pictures inside if they are given.
+    """Write an HTML page of examples, with embedded screenshots if captures are given.
 
     Raises:
         FormatError: If run, release, captures or truth cannot be read, the release has no
             ``pairs.parquet``, or the captures have no screenshot of any page shown.
-        ConfigError: If the split is ``train`` or has no page of that key.
+        ConfigError: If the split is ``train`` or has no page with this key.
     """
     name = check_split(choice.split)
     if name == "train":
@@ -111,7 +111,7 @@ def examples(
         )
     refuse_round(opened.release, name)
     every = sorted(read_pairs(opened.release), key=lambda pair: pair.pair_index)
-    pairs, train = ([pair for pair in every if pair.split == own] for own in (name, "train"))
+    pairs, train = ([pair for pair in every if pair.split == part] for part in (name, "train"))
     rows = [row for row, pair in enumerate(pairs) if choice.query in (None, pair.key)]
     if not rows:
         raise ConfigError(f"--query {choice.query}: no page of the {name} split has this key")
@@ -128,8 +128,8 @@ def examples(
     surest: tuple[list[SampledPair], list[SampledPair]] = ([], [])
     if division.exists():
         surest = surest_pairs(read_division(division, size)["clean_prob"], truth, choice.count)
-    seen = {found.query for found in to_captions + to_pages}
-    seen |= {row for found in to_pages for row, _ in found.nearest}
+    seen = {example.query for example in to_captions + to_pages}
+    seen |= {row for example in to_pages for row, _ in example.nearest}
     images = {int(image_of[one.row]) for side in surest for one in side}
     shown = [pairs[row] for row in sorted(seen)] + [train[row] for row in sorted(images)]
     screenshots = find_some_screenshots(captures, shown) if captures else {}
@@ -155,8 +155,8 @@ def surest_pairs(
 ) -> tuple[list[SampledPair], list[SampledPair]]:
     """Return the ``count`` pairs with the lowest and with the highest clean probability.
 
-    The surest come first. Of equal probabilities the lower row counts as the lower; each end has at
-    most half of all pairs.
+    The surest come first, lower rows first among the lowest; each list has at most half of all
+    pairs.
     """
     count = min(count, len(clean_prob) // 2)
     order = np.argsort(clean_prob, kind="stable")
@@ -170,7 +170,7 @@ def surest_pairs(
 
 
 def _data_url(picture: bytes, name: str) -> str:
-    """Return a picture, scaled down, as a data URL; messages call it ``name``."""
+    """Return a scaled-down picture as a data URL; ``name`` is for messages."""
     with open_screenshot(picture, name) as image:
         small = image.convert("RGB")
         small.thumbnail(_SIDES)

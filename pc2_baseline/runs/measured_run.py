@@ -1,4 +1,4 @@
-"""One run of a table: trained, measured, and scored by the board."""
+"""Train, measure and score one run of a table."""
 
 import os
 from dataclasses import dataclass, field
@@ -71,7 +71,7 @@ class Measured(Strict):
         seconds: Time of all epochs, evaluation on dev included.
         memory_gb: Peak resident size of the training process, in GiB; ``None`` if unknown.
         gpu_memory_gb: Peak size of its tensors on the GPU, in GiB; ``None`` without a GPU.
-        auroc: AUROC of the best epoch's division, where the truth is known.
+        auroc: AUROC of the best epoch's division, if the truth is known.
         once_auroc: The same on captions that stand once on their site.
         counted_auroc: AUROC of counting on the same pairs, by name of
             :data:`~pc2_baseline.analysis.counting.REFERENCES`.
@@ -92,7 +92,7 @@ class Measured(Strict):
 
 
 def measure(release: Path, run: Path, settings: Settings, title: str) -> Measured:
-    """Train a run, or resume it; score its best epoch on the test split.
+    """Train or resume a run, and score its best epoch on the test split.
 
     Write the submission, the board's result and, last, the record next to the run folder.
     ``title`` is the method's name on the board.
@@ -117,9 +117,9 @@ def measure(release: Path, run: Path, settings: Settings, title: str) -> Measure
         return without_hubs(*means) if bank else means[0]
 
     rsums = {n: recalls(combined(n), owner).rsum for n in (1, 2) if n <= len(scored[0])}
-    pack(beside(run, ".zip"), combined(len(scored[0])), about)
-    result = score(beside(run, ".zip"), release)
-    write_result(beside(run, ".result.json"), result)
+    pack(sibling(run, ".zip"), combined(len(scored[0])), about)
+    result = score(sibling(run, ".zip"), release)
+    write_result(sibling(run, ".result.json"), result)
     last = read_state(run / LAST)
     auroc = last.history[last.best_epoch].figures.get("auroc")
     counted = None if auroc is None else report(run, opened.record, release, None).counted
@@ -137,11 +137,11 @@ def measure(release: Path, run: Path, settings: Settings, title: str) -> Measure
         once_auroc=counted.once_auroc.get("clean_prob") if counted else None,
         counted_auroc=counted.auroc if counted else {},
     )
-    write_text(beside(run, ".json"), record.model_dump_json(indent=2) + "\n")
+    write_text(sibling(run, ".json"), record.model_dump_json(indent=2) + "\n")
     return record
 
 
-def beside(run: Path, ending: str) -> Path:
+def sibling(run: Path, ending: str) -> Path:
     """Return a path next to a run folder that begins with its name."""
     return run.with_name(f"{run.name}{ending}")
 

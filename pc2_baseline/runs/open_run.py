@@ -1,4 +1,4 @@
-"""A trained run, ready to score: what predict and evaluate do first."""
+"""Open trained runs, and score splits with them."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -34,7 +34,7 @@ from pc2_baseline.training.run_folder import (
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """A run whose method has its best epoch loaded; ``parameters`` is the number of its values."""
+    """A run with its best epoch loaded; ``parameters`` is the number of its weights."""
 
     folder: Path
     record: RunRecord
@@ -49,9 +49,8 @@ class OpenRun:
     ) -> Iterator[PairSet]:
         """Open a split for scoring.
 
-        With ``whole``, take all images of dev, whatever ``data.dev_images`` is. With
-        ``from_disk``, hold no regions in memory, for a few pairs of many. With ``bank``, take only
-        so many pairs, drawn at random, and read no other text.
+        ``whole`` ignores ``data.dev_images``; ``from_disk`` keeps no regions in memory, for few
+        pairs of many; ``bank`` draws this many pairs at random and reads only their texts.
 
         Raises:
             FormatError: If the split cannot be read, or is neither the run's own nor a blind
@@ -73,13 +72,13 @@ class OpenRun:
             yield with_texts_read(draw_bank(pairs, bank) if bank else pairs, settings)
 
     def bank(self, split: Split) -> PairSet | None:
-        """Return ``data.bank`` training pairs, to correct hubs of a split by; ``None`` for 0."""
+        """Return ``data.bank`` training pairs for the hub correction of a split; ``None`` for 0."""
         count = self.record.settings.data.bank
         if not count:
             return None
         at_training = round_of(self.release, split) is not None
-        own = replace(self, release=self.record.release.path) if at_training else self
-        with own.open("train", from_disk=True, bank=count) as train:
+        run = replace(self, release=self.record.release.path) if at_training else self
+        with run.open("train", from_disk=True, bank=count) as train:
             return train
 
 
@@ -90,14 +89,13 @@ def open_run(
     device: str | None = None,
     bank: int | None = None,
 ) -> OpenRun:
-    """Open a trained run and load its best epoch; what it scores is scored in full.
+    """Open a trained run and load its best epoch.
 
-    The release is by default where it was at training; the device and the pairs by which hubs are
-    corrected (``bank``) are as set for the run.
+    By default, the release is where it was at training, and device and ``data.bank`` are the run's.
 
     Raises:
-        FormatError: If the run or its checkpoint cannot be read, or the release is not there.
-        ConfigError: If there is no such device.
+        FormatError: If the run or its checkpoint cannot be read, or the release is missing.
+        ConfigError: If the device does not exist.
     """
     run = Path(run)
     record = read_run(run)
@@ -120,12 +118,12 @@ def open_runs(
     device: str | None = None,
     bank: int | None = None,
 ) -> list[OpenRun]:
-    """Open one run, or several whose similarities are to be averaged."""
+    """Open one run, or several on the same data to average."""
     folders = [Path(run) for run in ([runs] if isinstance(runs, Path | str) else runs)]
     if not folders:
-        raise ConfigError("no run, expected one or more")
+        raise ConfigError("no run, expected at least one")
     if len({folder.resolve() for folder in folders}) < len(folders):
-        raise ConfigError(f"{', '.join(map(str, folders))}: a run is there twice")
+        raise ConfigError(f"{', '.join(map(str, folders))}: a run is repeated")
     first, *others = [
         open_run(folder, release=release, device=device, bank=bank) for folder in folders
     ]
@@ -135,7 +133,7 @@ def open_runs(
             if value != expected[name]:
                 raise ConfigError(
                     f"{other.folder}: {name} {value}, expected that of {first.folder}, "
-                    f"{expected[name]}: similarities are averaged over the same pairs"
+                    f"{expected[name]}, to average similarities"
                 )
     return [first, *others]
 
@@ -167,10 +165,9 @@ def mean_similarity(
             images = pairs.images
             if fold is not None and images % fold:
                 raise ConfigError(f"--fold {fold}: {split} has {images} images, no multiple of it")
-            own = run.bank(split)
-            score = run.method.similarity
+            bank, score = run.bank(split), run.method.similarity
             matrices.append(
-                without_hubs(*map(score, with_bank(pairs, own))) if own else score(pairs)
+                without_hubs(*map(score, with_bank(pairs, bank))) if bank else score(pairs)
             )
             owner = pairs.image_of
     return ensemble(matrices), owner
@@ -189,9 +186,9 @@ def similarity(
     Args:
         run: The run folder, or several: their similarities are averaged.
         split: ``train``, ``dev`` or ``test``.
-        release: Where the release lies; default: where it was at training.
-        device: Such as ``cpu``; default: as set for the run.
-        bank: Training pairs by which hubs are corrected; default: ``data.bank`` of the run.
+        release: Folder of the release; default: where it was at training.
+        device: Device, such as ``cpu``; default: the run's setting.
+        bank: Number of training pairs for the hub correction; default: ``data.bank`` of the run.
 
     Raises:
         FormatError: If the run, the release or the checkpoint cannot be read, or the release is
@@ -204,11 +201,11 @@ def similarity(
 
 
 NEAREST = 10
-"""Neighbours in the bank over which a mean is taken; half of a bank that has fewer than 20."""
+"""Number of averaged neighbours in the bank; half of a bank with fewer than 20."""
 
 
 def draw_bank(split: PairSet, pairs: int) -> PairSet:
-    """Return as many pairs of a split, each with its image; all of them if it has no more."""
+    """Draw this many pairs of a split, each with its image; all if it has no more."""
     rows = np.random.default_rng(0).permutation(len(split))[:pairs]
     images, words = split.image_of[rows], split.words
     if words is not None:
@@ -216,17 +213,17 @@ def draw_bank(split: PairSet, pairs: int) -> PairSet:
         words = replace(words, read_texts=lambda: [every.texts[row] for row in rows])
     regions = split.image_batch(images).cpu().numpy()
     captions = [split.captions[row] for row in rows]
-    own = np.arange(len(rows))
+    image_of = np.arange(len(rows))
     return replace(
-        split, regions=regions, captions=captions, image_of=own, words=words, matched=None
+        split, regions=regions, captions=captions, image_of=image_of, words=words, matched=None
     )
 
 
 def with_bank(split: PairSet, bank: PairSet) -> tuple[PairSet, PairSet, PairSet]:
-    """Return what :func:`without_hubs` takes the similarities of, to be scored and no more.
+    """Return the pair sets to score for :func:`without_hubs`.
 
-    They are the split itself, its images with the captions of a bank, and the bank's images with
-    its captions.
+    These are the split, its images with the bank's captions, and the bank's images with its
+    captions.
     """
     return split, _paired(split, bank), _paired(bank, split)
 
@@ -236,13 +233,13 @@ def without_hubs(
     to_bank: Float[np.ndarray, "images bank"],
     from_bank: Float[np.ndarray, "bank captions"],
 ) -> Float[np.ndarray, "images captions"]:
-    r"""Lower similarities by how near images and captions are to those of a bank.
+    r"""Correct similarities for hubs: images and captions that are near to many of a bank.
 
     .. math:: s_{ij} - \tfrac12 r_i - \tfrac12 r_j
 
-    with the mean similarity :math:`r_i` of an image to the captions of the bank that are nearest to
-    it, and :math:`r_j` of a caption to its nearest images there. The bank is of other pairs, so a
-    query is answered alike whichever other queries there are.
+    with the mean similarity :math:`r_i` of an image to its nearest captions in the bank, and
+    :math:`r_j` of a caption to its nearest images there. The bank has other pairs, so that the
+    answer to a query does not depend on the other queries.
 
     Source:
         CSLS (Conneau et al., ICLR 2018); neighbours from a bank of training queries as in QB-Norm
@@ -263,5 +260,5 @@ def nearness(
 
 def _paired(images: PairSet, captions: PairSet) -> PairSet:
     """Return the images of one set with the captions of another."""
-    nothing = np.zeros(len(captions), dtype=np.int64)
-    return replace(images, captions=captions.captions, image_of=nothing, matched=None)
+    image_of = np.zeros(len(captions), dtype=np.int64)  # not used
+    return replace(images, captions=captions.captions, image_of=image_of, matched=None)

@@ -1,4 +1,4 @@
-"""From the best epoch of a run, or of several, to a submission."""
+"""Pack the similarities of one or several runs as a submission."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ _TITLES = {
 """Titles of methods that are not their names in capitals."""
 
 _LONGEST = 60
-"""Characters of a pre-trained model's name."""
+"""Maximum length of a pre-trained model's name."""
 
 
 def predict(
@@ -40,15 +40,15 @@ def predict(
         run: The run folder, or several: their similarities are averaged, each counting once.
         split: ``dev`` or ``test``.
         output: The submission to write.
-        release: Where the release lies; default: where it was at training.
-        device_name: Default: as set for the run.
-        bank: Training pairs by which hubs are corrected; default: ``data.bank`` of the runs.
+        release: Folder of the release; default: where it was at training.
+        device_name: Device; default: the run's setting.
+        bank: Number of training pairs for the hub correction; default: ``data.bank`` of the runs.
 
     Raises:
         FormatError: If the run, the release or the checkpoint cannot be read, or the release is
-            another one than at training and no blind round of the same vocabulary.
-        ConfigError: If ``output`` is no ``.zip`` or a folder, the board has no track for the data
-            set, or several runs are not of the same data.
+            neither that of the training nor a blind round of the same vocabulary.
+        ConfigError: If ``output`` is not a ``.zip`` file, the board has no track for the data set,
+            or several runs are not of the same data.
     """
     output = Path(output)
     check_output(output, ".zip")
@@ -60,13 +60,12 @@ def predict(
 
 
 def describe(opened: Sequence[OpenRun], split: str, title: str | None = None) -> Submission:
-    """Describe a submission of the best epoch of a run, or of several.
+    """Describe a submission of the best epochs of one or several runs.
 
-    The title is the method's name on the board; that a method was trained on matched pairs alone
-    or taught by some, is added to any.
+    ``title`` is the method's name on the board; a note on the use of known matched pairs is added.
     """
     first, every = opened[0], [run.record.settings for run in opened]
-    encoders = tuple(dict.fromkeys(name for own in every if (name := _encoder(own))))
+    encoders = tuple(dict.fromkeys(name for settings in every if (name := _encoder(settings))))
     training = Training(
         external_data="The data of the pre-trained model." if encoders else None,
         pretrained_backbones=encoders,
@@ -78,7 +77,7 @@ def describe(opened: Sequence[OpenRun], split: str, title: str | None = None) ->
     name = title or " + ".join(dict.fromkeys(method_title(settings) for settings in every))
     if title:
         name += _notes(every)
-    # a track that the board does not have is refused before the work
+    # new_submission rejects a track that the board does not have, before any scoring
     data = every[0].data
     tracks: dict[str, str] = {one.folder: track for track, one in BENCHMARKS.items()}
     track = tracks.get(data.name, data.tokenizer)
@@ -88,10 +87,10 @@ def describe(opened: Sequence[OpenRun], split: str, title: str | None = None) ->
 
 
 def method_title(settings: Settings) -> str:
-    """Return the name of a method in papers; plain networks of papers go by the network's name.
+    """Return a method's name as in papers; for the triplet loss, that of its network.
 
-    A mismatch threshold is a star; another network than SGR, training on the truth and weights of
-    another model are added.
+    A star marks a mismatch threshold. A network other than SGR, a pre-trained model and the use of
+    the truth are added.
     """
     method = settings.method
     encoder = _encoder(settings).rpartition("/")[2]
@@ -112,7 +111,7 @@ def method_title(settings: Settings) -> str:
 
 
 def _notes(every: Sequence[Settings]) -> str:
-    """Return what a method's name must not leave out."""
+    """Return the note on the use of known matched pairs."""
     if any(_is_bound(settings) for settings in every):
         return " (trained on matched pairs alone)"
     taught = any(settings.method.takes_matched for settings in every)
@@ -120,12 +119,12 @@ def _notes(every: Sequence[Settings]) -> str:
 
 
 def _encoder(settings: Settings) -> str:
-    """Return the name of the pre-trained model that a run began with, or nothing."""
+    """Return the name of the pre-trained model that a run started from, or ""."""
     model = settings.model
     name = model.encoder if isinstance(model, DualEncoderSettings) else ""
     return encoder_name(name)[-_LONGEST:] if name else ""
 
 
 def _is_bound(settings: Settings) -> bool:
-    """Whether a run was trained on the pairs that the truth calls matched."""
+    """Whether a run was trained only on pairs that the truth calls matched."""
     return isinstance(settings.method, OneNetworkSettings) and settings.method.matched_only

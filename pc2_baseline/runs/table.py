@@ -1,4 +1,4 @@
-"""A benchmark's table in one command: methods by tokenizers, some seeds each."""
+"""Train and score all runs of a table: methods, tokenizers and seeds."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ from now_builder.formats.io import check_folder_is_ours, read_json, remove_lefto
 from pc2_baseline.config import Settings
 from pc2_baseline.data.readers import DataIdentity, check_layout, identify, make_reader
 from pc2_baseline.progress import say
-from pc2_baseline.runs.measured_run import SPLIT, Measured, Run, beside, measure, with_seed
+from pc2_baseline.runs.measured_run import SPLIT, Measured, Run, measure, sibling, with_seed
 from pc2_baseline.runs.table_files import write_table
 from pc2_baseline.runs.table_plan import Environment
 from pc2_baseline.runs.train import finished
@@ -32,7 +32,7 @@ from pc2_baseline.training.trainer import lock_run
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a table needs: settings by track and method, seeds, and a slot for each process."""
+    """Plan of a table: settings by track and method, seeds, and a slot for each process."""
 
     release: Path
     out: Path
@@ -147,8 +147,8 @@ def _finished(work: Work) -> dict[Run, Measured]:
         record = _read(run)
         if record and is_finished(run):
             records[run] = record
-        elif run not in work.runs and beside(run.folder, ".json").exists():
-            problem = f"not a finished run on {work.release}, whose table it would be in"
+        elif run not in work.runs and sibling(run.folder, ".json").exists():
+            problem = f"not a finished run on {work.release}"
         if problem:
             raise ConfigError(f"{run.folder}: {problem}; give another OUT, or remove it")
     return records
@@ -156,13 +156,13 @@ def _finished(work: Work) -> dict[Run, Measured]:
 
 def _read(run: Run) -> Measured | None:
     """Return the record of a run if all its files exist and are of its best epoch."""
-    path, best = beside(run.folder, ".json"), run.folder / BEST / STATE
-    files = [path, best, *(beside(run.folder, ending) for ending in (".zip", ".result.json"))]
+    path, best = sibling(run.folder, ".json"), run.folder / BEST / STATE
+    files = [path, best, *(sibling(run.folder, ending) for ending in (".zip", ".result.json"))]
     if not all(file.exists() for file in files):
         return None
     try:
         record = build(Measured, read_json(path, "no record"), str(path))
-    except (ConfigError, FormatError):  # torn, or of another version: score the run again
+    except (ConfigError, FormatError):  # damaged, or of another version: score the run again
         return None
     return record if record.checkpoint == sha256_of(best) else None
 
@@ -200,7 +200,7 @@ def _outcomes(work: Work, runs: Sequence[Run]) -> Generator[tuple[Run, str | Non
 
 def in_process(release: Path, run: Run, threads: int, slot: Environment) -> None:
     """Train and measure a run in its own process, with its messages in ``seed-N.log``."""
-    log = beside(run.folder, ".log")
+    log = sibling(run.folder, ".log")
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_bytes(b"")
     process = SpawnProcess(target=_child, args=(release, run, threads, dict(slot), log))

@@ -19,21 +19,20 @@ from leaderboard.store.entries import read_result
 from now_builder.formats.benchmarks import BOARD_FACTS
 from now_builder.formats.io import write_text
 from now_builder.program.html import template_environment
-from pc2_baseline.runs.measured_run import Measured, Run, beside
+from pc2_baseline.runs.measured_run import Measured, Run, sibling
 
 LEGEND = (
-    "Recalls in percent on the test split, at the epoch that dev chose; ± is the standard "
-    "deviation (n − 1) over the seeds. Within sites, within languages: rSum among the pages of the "
-    "query's own site (language), the mean over sites (languages). Dev rSum: of that epoch, to "
-    "compare settings by. Networks: how many are averaged; one network: the first of several; two: "
-    "its first two. Behind: rSum points below the best row, and p of the paired sign-flip test "
-    "over the test images, or their owners if the release is split by domain, on the mean of the "
-    "seeds, with Holm's correction; it does not cover the choice of seeds. Seconds: all epochs, "
-    "choosing on dev included. Memory: the largest size of the process in training. AUROC: of the "
-    "division at that epoch; once: on captions that stand once on their site. Copies, URL kind, "
-    "language: AUROC of counting alone on the same pairs, which a division must exceed. Rows "
-    "marked as reported are printed in papers; references know nothing but what they are named "
-    "after."
+    "Recalls in percent on the test split, at the epoch selected on dev; ± is the standard "
+    "deviation (n − 1) over the seeds. Within sites (languages): rSum among the pages of the "
+    "query's site (language), averaged over sites (languages). Dev rSum: at the same epoch, to "
+    "compare settings. Networks: number of averaged networks; one network, two networks: the first "
+    "of them. Behind: rSum points below the best row; p: paired sign-flip test over the test "
+    "images, or their owners if the release is split by domain, on the mean of the seeds, with "
+    "Holm's correction; it does not cover the choice of seeds. Seconds: all epochs with their "
+    "evaluation on dev. Memory: peak of the training process. AUROC: division at that epoch; once: "
+    "on captions that stand once on their site. Copies, URL kind, language: AUROC of counting "
+    "alone on the same pairs, which a division must exceed. Rows marked as reported are from "
+    "papers; references use only the information in their names."
 )
 RECALLS = tuple(f"{way}_R@{cutoff}" for way in ("i2t", "t2i") for cutoff in CUTOFFS)
 WITHIN = ("within_site", "within_language")
@@ -50,7 +49,7 @@ HEADINGS = {
     "url_kind_auroc": "URL kind", "language_auroc": "language",
 }  # fmt: skip
 FIGURES = [name for name in HEADINGS if name not in {"networks", "behind", "p"}]
-"""Names of the figures of a run, each a column of ``table.csv``, with ``_sd`` behind the next."""
+"""Figures of a run: columns of ``table.csv``, each followed by its deviation (``_sd``)."""
 
 _BOLD = {name for name in FIGURES if "R@" in name or name.endswith("rsum")} - {"dev_rsum"}
 _RARE = {name for name in FIGURES if name.startswith(("within", "gpu")) or "auroc" in name}
@@ -67,15 +66,15 @@ _TEX = str.maketrans({
 def write_table(
     out: Path,
     release: Path,
-    asked: Sequence[tuple[str, str]],
+    rows: Sequence[tuple[str, str]],
     records: Mapping[Run, Measured],
     failures: Mapping[Run, str],
 ) -> str:
     """Write ``table.md``, ``.tex``, ``.csv`` and ``.html``; return the Markdown.
 
-    Rows (track and method) in ``asked`` come first; a row may have no runs.
+    ``rows`` (track and method) come first; a row may have no runs.
     """
-    table = summarise(release, asked, records, failures)
+    table = summarise(release, rows, records, failures)
     figures = [part for name in FIGURES for part in (name, f"{name}_sd")]
     columns = [*_ROW, "evidence", "networks", "seeds", *figures, "behind", "p", "notes"]
     text = table[columns].to_csv(index=False, lineterminator="\n")
@@ -104,19 +103,19 @@ def write_table(
 
 def summarise(
     release: Path,
-    asked: Sequence[tuple[str, str]],
+    rows: Sequence[tuple[str, str]],
     records: Mapping[Run, Measured],
     failures: Mapping[Run, str],
 ) -> pd.DataFrame:
     """Return a line for each row: mean and deviation of its runs, and the test against the best.
 
-    Rows that papers report for a track's test split follow its own rows, and then references.
+    Rows reported in papers for a track's test split follow, then references.
     """
     results = {
-        run: read_result(beside(run.folder, ".result.json"))
+        run: read_result(sibling(run.folder, ".result.json"))
         for run in sorted(records, key=lambda run: run.seed)
     }
-    rows = list(dict.fromkeys([*asked, *(run.row for run in results)]))
+    rows = list(dict.fromkeys([*rows, *(run.row for run in results)]))
     figures = [_figures(run, records[run], result) for run, result in results.items()]
     by_run = pd.DataFrame(figures, columns=[*_ROW, "seeds", "networks", *FIGURES])
     grouped = by_run.astype(dict.fromkeys(FIGURES, float)).groupby(_ROW, sort=False)
@@ -181,7 +180,7 @@ def mean_hits(results: Iterable[Result]) -> Float[np.ndarray, " images"]:
 
 
 def other_rows(result: Result) -> list[dict[str, Any]]:
-    """Return the rows that papers report for a published test split, then references."""
+    """Return the rows reported in papers for a published test split, then references."""
     board, noise = boards_of(result)[0], result.training.noise
     share = round(noise.mismatch, 2) if noise else None
     condition = ("web" if noise is None else noise.protocol if share else "none", share)
@@ -223,7 +222,9 @@ def _cells(part: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
         if f"{name}_sd" in part:
             cells[heading] += _texts(part[f"{name}_sd"], f" ± {number}")
     first = part.behind == 0
-    cells["p"] = cells["p"].mask(part.p < 0.001, "< 0.001").mask(first, "")  # none with itself
+    cells["p"] = (
+        cells["p"].mask(part.p < 0.001, "< 0.001").mask(first, "")
+    )  # no test against itself
     cells["behind"] = cells["behind"].mask(first, "best")
     cells["seeds"] = part.seeds.map(lambda seeds: str(len(seeds.split()))).where(scored, "")
     return cells, best.reindex(columns=cells.columns, fill_value=False)

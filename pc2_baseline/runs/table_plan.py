@@ -1,4 +1,4 @@
-"""Rows, seeds and processes of a table, from the options of the command."""
+"""Read the rows, seeds and processes of a table from the options of the command."""
 
 import os
 import re
@@ -26,13 +26,13 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class Row(Strict):
-    """A row of a table: a name, a preset, and settings on top of it.
+    """A row of a table: a name, a preset, and changed settings.
 
     Attributes:
         name: Title of the row, and folder of its runs.
         config: Name of a preset or path of a TOML file.
-        on: Section of it, in place of the one for the whole table.
-        set: ``section.key=value`` each, on top of those for the whole table.
+        on: Section of the preset, instead of the table's.
+        set: ``section.key=value`` each, applied after the table's.
     """
 
     name: Annotated[str, Field(pattern=r"^[^/.\x00-\x1f][^/\x00-\x1f]*$", max_length=60)]
@@ -65,7 +65,7 @@ def read_rows(methods: Sequence[str], file: str | None = None) -> list[Row]:
     if not names:
         raise ConfigError("--methods: none, expected one or more, or --rows")
     if twice := [name for name in names if names.count(name) > 1]:
-        raise ConfigError(f"{twice[0]}: two rows of this name, expected names that differ")
+        raise ConfigError(f"{twice[0]}: two rows have this name, expected different names")
     return rows
 
 
@@ -96,7 +96,7 @@ def table_rows(
 
     settings = {row.name: settings_of(row) for row in rows}
     benchmarks: dict[str, str] = {data.folder: track for track, data in BENCHMARKS.items()}
-    tracks = {name: benchmarks.get(own.data.name) for name, own in settings.items()}
+    tracks = {name: benchmarks.get(of_row.data.name) for name, of_row in settings.items()}
     if len(set(tracks.values())) > 1:
         words = ", ".join(f"{name} is for {track or 'NoW'}" for name, track in tracks.items())
         raise ConfigError(f"{words}; expected one data set")
@@ -104,7 +104,7 @@ def table_rows(
         if tokenizers:
             raise ConfigError(f"--tokenizers: {track} has none, expected it only for NoW")
         check_layout(release, next(iter(settings.values())).data)
-        return {(track, name): own for name, own in settings.items()}
+        return {(track, name): of_row for name, of_row in settings.items()}
     every = [*overrides, *(one for row in rows for one in row.set)]
     if any(one.partition("=")[0].strip() == "data.tokenizer" for one in every):
         raise ConfigError("data.tokenizer is set, but each row is trained on each of --tokenizers")
@@ -142,21 +142,23 @@ def make_slots(devices: Sequence[str], jobs: int | None) -> tuple[list[Environme
     """Make a slot for each parallel process, by default one for each device.
 
     Returns:
-        The slots, and an override of the device. A run's settings name no GPU by number, so that
-        another GPU can resume it.
+        The slots, and an override of the device. Settings name no GPU number, so that another GPU
+        can resume a run.
 
     Raises:
-        ConfigError: If a GPU does not exist, one of several devices is no GPU by number, or
-            torchrun started this process.
+        ConfigError: If a GPU does not exist, one of several devices is no numbered GPU, or torchrun
+            started this process.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError("table: started by torchrun; run it alone, --jobs starts processes")
+        raise ConfigError("table: does not run under torchrun; use --jobs for parallel runs")
     slots = jobs or max(1, len(devices))
     gpus = [int(name[5:]) for name in devices if re.fullmatch(r"cuda:\d+", name)]
     if not gpus and len(devices) < 2:
         return [{}] * slots, [f'train.device="{device}"' for device in devices]
     if len(gpus) < len(devices):
-        raise ConfigError(f"--device {','.join(devices)}: expected one, or such as cuda:0,cuda:1")
+        raise ConfigError(
+            f"--device {','.join(devices)}: expected one device, or GPUs such as cuda:0,cuda:1"
+        )
     count = torch.cuda.device_count()
     if max(gpus) >= count:
         raise ConfigError(f"--device cuda:{max(gpus)}: this machine has {count} GPUs")

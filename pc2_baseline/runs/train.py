@@ -1,4 +1,4 @@
-"""The stage ``train``: from a release and settings to a run."""
+"""Train a run on a release."""
 
 import os
 from dataclasses import replace
@@ -63,21 +63,19 @@ FEWEST_PAIRS = 4
 def train(
     release: Path | str, run: Path | str, settings: Settings, *, force: bool = False
 ) -> Trained:
-    """Train a method on a release, or go on where an earlier call was stopped.
-
-    A finished run is left as it is, and its features are not even opened.
+    """Train a method on a release, or resume an interrupted run; a finished one is not changed.
 
     Args:
-        release: Ours, the authors' archive, or a data set of the field.
+        release: Release of ``package``, the authors' archive, or a ``*_precomp`` data set.
         run: The run folder.
         settings: All settings of the run.
         force: Start over.
 
     Raises:
-        ConfigError: If ``run`` holds another run, a device is missing, or the settings ask for a
-            truth or weights that are not known.
+        ConfigError: If ``run`` contains another run, a device is missing, or the settings need a
+            truth or weights that are missing.
         FormatError: If the release cannot be read.
-        TrainingError: If there are too few pairs, or the training breaks down.
+        TrainingError: If there are too few pairs, or training fails.
     """
     release, run = Path(release), Path(run)
     process_groups.start(settings.train.device)
@@ -96,8 +94,8 @@ def train(
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     repeat_exactly(wanted=True)
     backends: Any = torch.backends
-    for kind in (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn):
-        kind.fp32_precision = "tf32" if settings.train.tf32 else "ieee"
+    for backend in (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn):
+        backend.fp32_precision = "tf32" if settings.train.tf32 else "ieee"
     with (
         fast_float32(settings.model.product_width),
         open_split(reader, "train", device) as opened,
@@ -120,13 +118,14 @@ def train(
                 if len(pairs) < settings.train.batch:
                     say(
                         f"train has {len(pairs)} pairs, fewer than train.batch = "
-                        f"{settings.train.batch}: one batch of {len(pairs)} an epoch"
+                        f"{settings.train.batch}: one batch of {len(pairs)} per epoch"
                     )
             process_groups.wait()
             words = fit_word_sides(pairs) if settings.model.similarity == "reading" else None
             method = make_method(settings, replace(record.release.sizes, words=words), device)
-            told = truth if truth and truth.has_both else None
-            judge = partial(judge_division, told, settings.division_threshold) if told else None
+            threshold = settings.division_threshold
+            can_judge = truth is not None and truth.has_both
+            judge = partial(judge_division, truth, threshold) if can_judge else None
             callbacks: list[Callback] = []
             if settings.train.tensorboard:
                 callbacks.append(TensorBoardCallback(run / TENSORBOARD, len(pairs)))
@@ -140,22 +139,22 @@ def train(
 
 
 def _settled(settings: Settings, run: Path, device: str, *, force: bool) -> Settings:
-    """Settle what is ``auto``: as an earlier call wrote it in the run, or for this machine."""
-    begun = not force and (run / "run.toml").exists()
-    model = settings.model.settled(read_run(run).settings.model if begun else None, device)
+    """Replace ``auto`` by the value in an existing run, or by this machine's."""
+    exists = not force and (run / "run.toml").exists()
+    model = settings.model.settled(read_run(run).settings.model if exists else None, device)
     return settings.model_copy(update={"model": model})
 
 
 def finished(run: Path, identity: DataIdentity, settings: Settings) -> CheckpointState | None:
-    """Return the last checkpoint of a run of these data and settings if nothing is left to do."""
+    """Return a run's last checkpoint if it is finished and has these data and settings."""
     if not (run / "run.toml").exists() or not (run / LAST / STATE).exists():
         return None
     record = read_run(run)
     if record.settings != settings or record.release.difference(identity):
         return None
-    known, data = record.release, settings.data
-    files = ((known.noise and known.noise.sha256, data.noise_file),
-             (known.truth_sha256, data.truth))  # fmt: skip
+    release, data = record.release, settings.data
+    files = ((release.noise and release.noise.sha256, data.noise_file),
+             (release.truth_sha256, data.truth))  # fmt: skip
     if any(sha256 and file and sha256 != sha256_of(file) for sha256, file in files):
         return None
     state = read_state(run / LAST)
@@ -184,45 +183,38 @@ def _run_record(
 
 
 def _with_truth(pairs: PairSet, truth: Truth | None, method: MethodSettings) -> PairSet:
-    """Add the truth to the pairs of a method that is taught by it; write a line."""
+    """Add the truth to the pairs of a method that trains on it; log the number of matches."""
     if not method.takes_matched:
         return pairs
-    known = pairs if truth is None else replace(pairs, matched=truth.matched)
-    matched = len(known.matched_rows())
+    labelled = pairs if truth is None else replace(pairs, matched=truth.matched)
+    matched = len(labelled.matched_rows())
     if matched < FEWEST_PAIRS:
         raise TrainingError(f"{matched} training pairs match, expected at least {FEWEST_PAIRS}")
     say(
         f"{method.takes_matched} the {matched} of {len(pairs)} pairs that the truth calls matched, "
         "so the truth is part of this training"
     )
-    return known
+    return labelled
 
 
 def judge_division(truth: Truth, threshold: float, outputs: EpochOutputs) -> dict[str, float]:
-    """Compare an epoch's division with the truth, for the log; nothing learns from it.
+    """Compare an epoch's division with the truth, for the log alone.
 
     Returns:
-        AUROC, precision and recall; nothing without a division, or if the method was told of all
-        known pairs of a kind.
+        AUROC, precision and recall; empty without a division, or if the method was given all known
+        pairs that match, or all that do not.
     """
     division = _division(outputs)
-    known = truth.without_taught(division)
-    if not division or not known.has_both:
+    hidden = truth.without_taught(division)
+    if not division or not hidden.has_both:
         return {}
-    found = quality(0, division, known, threshold)
-    figures = {
-        "auroc": found.auroc,
-        "clean_precision": found.precision,
-        "clean_recall": found.recall,
-    }
+    best = quality(0, division, hidden, threshold)
+    figures = {"auroc": best.auroc, "clean_precision": best.precision, "clean_recall": best.recall}
     return {name: value for name, value in figures.items() if value is not None}
 
 
 class PictureCallback:
-    """Draw ``RUN/curves.png``, and each epoch's division where there is one.
-
-    A truth colours the pairs; the end of the warm-up is marked.
-    """
+    """Draw ``RUN/curves.png`` and each epoch's division, its pairs coloured by a truth."""
 
     def __init__(self, run: Path, record: RunRecord, truth: Truth | None) -> None:
         self.name = f"pictures of {run}"
@@ -251,18 +243,18 @@ def _division(outputs: EpochOutputs) -> dict[str, np.ndarray]:
 
 
 SMALL_PRESET = "crossfit-pooled"
-"""Taken, on ``demo``, for fewer than :data:`FEW_PAIRS` training pairs."""
+"""Default preset, with its section ``demo``, below :data:`FEW_PAIRS` training pairs."""
 
 FEW_PAIRS = 10_000
-"""Training pairs below which the paper's method learns mismatched pairs by heart."""
+"""Number of training pairs below which the paper's method memorises mismatched pairs."""
 
 
 def default_preset(release: Path, overrides: list[str]) -> tuple[str, list[str], str | None]:
     """Return the arguments of :func:`~pc2_baseline.config.read_settings` that fit a release.
 
-    Data sets without a manifest, such as the authors' archive, have the paper's preset. For a small
-    release whose detector reads, the network begins with the words on the pages. The overrides of
-    the user come last.
+    Data sets without a manifest, such as the authors' archive, use the paper's preset. For a small
+    release whose detector reads, the network starts from the words on the pages. The user's
+    overrides come last.
     """
     if not (release / "manifest.json").exists():
         return DEFAULT_PRESET, overrides, None
@@ -278,13 +270,10 @@ def default_preset(release: Path, overrides: list[str]) -> tuple[str, list[str],
 def with_only_track(
     release: Path, config: str | None, overrides: list[str], on: str | None = None
 ) -> list[str]:
-    """Return the overrides, with the only track of a release that lacks the preset's; write a line.
-
-    A track that the user sets is left as it is.
-    """
+    """Add an override for the only track of a release, unless the user sets a track; log it."""
     data, tracks = read_settings(config, overrides, on).data, tracks_of(release)
     chosen = any(override.partition("=")[0].strip() == "data.tokenizer" for override in overrides)
     if chosen or data.name in PRECOMP or len(tracks) != 1 or data.tokenizer in tracks:
         return overrides
-    say(f"{release}: track {tracks[0]}, the only one there is, instead of {data.tokenizer}")
+    say(f"{release}: track {tracks[0]}, the only one, instead of {data.tokenizer}")
     return [*overrides, f'data.tokenizer="{tracks[0]}"']

@@ -1,4 +1,4 @@
-"""A pre-trained model, not trained here, from screenshots and captions to a submission."""
+"""Score screenshots and captions with a pre-trained model, and pack a submission."""
 
 import json
 import re
@@ -45,16 +45,16 @@ _MAX_NAME = 120
 
 
 def zero_shot(release: Path | str, output: Path | str, settings: ZeroShotSettings) -> None:
-    """Score a split's screenshots against its caption texts by a model of sentence-transformers.
+    """Score a split's screenshots against its caption texts with a sentence-transformers model.
 
-    Captions are encoded as queries, screenshots as documents, and compared as the model compares
-    them: by cosine, or by MaxSim if it has a vector for each word and each place of a picture.
+    Captions are encoded as queries and screenshots as documents. The model's own similarity
+    compares them: cosine, or MaxSim for a multi-vector model.
 
     Raises:
-        ConfigError: If ``output`` is no ``.zip`` or a folder, the device or the track is none, or
-            the model cannot be had or does not encode pictures and texts.
-        FormatError: If the release has no caption texts, as the authors' archive and blind rounds
-            have not, or the captures lack a screenshot of it or are another crawl's.
+        ConfigError: If ``output`` is not a ``.zip`` file, the device or track does not exist, or
+            the model cannot be loaded or does not encode images and texts.
+        FormatError: If the release has no caption texts (the authors' archive, blind rounds), or
+            the captures lack one of its screenshots or are from another crawl.
     """
     release, output = Path(release), Path(output)
     check_output(output, ".zip")
@@ -105,7 +105,7 @@ def _describe(release: Path, settings: ZeroShotSettings, folder: Path) -> Submis
 
 
 def _load(settings: ZeroShotSettings, folder: Path, device: str) -> Any:
-    """Load the model from its folder, for one vector or many; code that it brings is never run."""
+    """Load a single- or multi-vector model from its folder, without running code from it."""
     if find_spec("sentence_transformers") is None:
         raise ConfigError(f"sentence-transformers is missing; {install_extra('zero-shot')}")
     from sentence_transformers import MultiVectorEncoder, SentenceTransformer
@@ -116,15 +116,15 @@ def _load(settings: ZeroShotSettings, folder: Path, device: str) -> Any:
     about: dict[str, Any] = {}
     for file in (folder / "config.json", folder / "config_sentence_transformers.json"):
         about |= json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    kind = f"{about.get('model_type')} {about.get('architectures')}"
-    of_many = "MultiVector" in kind or "ForRetrieval" in kind
+    architecture = f"{about.get('model_type')} {about.get('architectures')}"
+    of_many = "MultiVector" in architecture or "ForRetrieval" in architecture
     model: Any = (MultiVectorEncoder if of_many else SentenceTransformer)(
         str(folder), device=device, local_files_only=True,
         model_kwargs={"dtype": DTYPES[settings.precision]},
     )  # fmt: skip
     if lacking := {"image", "text"} - set(model.modalities):
         raise ValueError(f"it does not encode {' and '.join(sorted(lacking))}")
-    if "siglip" in kind.lower():  # as in its training
+    if "siglip" in architecture.lower():  # as in its training
         model[0].processing_kwargs = {"text": {"padding": "max_length"}}
     text = getattr(model.config, "text_config", model.config)
     positions = getattr(text, "max_position_embeddings", LONGEST)

@@ -22,7 +22,7 @@ STATE = "state.json"
 class EpochRecord(Strict):
     """One line of ``log.jsonl``: recalls of dev in percent, figures of the method and the judge.
 
-    ``dev`` is empty for an epoch of the warm-up that was not judged (``train.judge_warmup``).
+    ``dev`` is empty for a warm-up epoch that was not evaluated (``train.judge_warmup``).
     """
 
     epoch: int
@@ -31,7 +31,7 @@ class EpochRecord(Strict):
     figures: dict[str, float]
 
     def scalars(self, pairs: int) -> dict[str, float]:
-        """Return all figures as TensorBoard groups them, and the speed over so many pairs."""
+        """Return all figures by TensorBoard tag, with the speed for this number of pairs."""
         dev = {f"dev/{name}": value for name, value in self.dev.items()}
         figures = {f"figures/{name}": value for name, value in self.figures.items()}
         return {**dev, **figures, "train/pairs_per_second": pairs / self.seconds}
@@ -42,12 +42,12 @@ class CheckpointState(Strict):
 
     Attributes:
         epoch: The last finished epoch.
-        best_epoch: The epoch with the highest dev rSum so far, of those to choose from.
+        best_epoch: The epoch with the highest dev rSum so far, among those that may be selected.
         best_rsum: Dev rSum of that epoch.
-        stopped: Whether the training ended early because no epoch was better.
+        stopped: Whether training stopped early.
         files: Tensor file of each group.
         sha256: Hash of each of these files.
-        history: One record an epoch, from the first.
+        history: One record per epoch.
     """
 
     format: str = FORMAT
@@ -73,7 +73,7 @@ def write_checkpoint(
 
 
 def copy_checkpoint(source: Path, target: Path, leave_out: set[str]) -> CheckpointState:
-    """Copy a checkpoint, all groups but those to leave out."""
+    """Copy a checkpoint without some groups."""
     state = read_state(source)
     files = {group: name for group, name in state.files.items() if group not in leave_out}
     hashes = {group: sha256 for group, sha256 in state.sha256.items() if group in files}
@@ -105,7 +105,7 @@ def read_state(folder: Path) -> CheckpointState:
     Raises:
         FormatError: If there is no checkpoint, it has another format, or its fields contradict
             each other.
-        ConfigError: If a field is unknown, missing or of the wrong kind.
+        ConfigError: If a field is unknown, missing or of the wrong type.
     """
     path = folder / STATE
     tree = read_json(path, "no checkpoint; `pc2-baseline train` writes it")
@@ -114,16 +114,16 @@ def read_state(folder: Path) -> CheckpointState:
         raise FormatError(path, f"format is {state.format!r}, expected {FORMAT!r}")
     epochs = len(state.history)
     if not 0 <= state.best_epoch <= state.epoch == epochs - 1:
-        found = f"epoch {state.epoch}, best_epoch {state.best_epoch} and {epochs} epochs of history"
-        raise FormatError(path, f"{found} do not go together")
+        fields = f"epoch {state.epoch}, best_epoch {state.best_epoch}, {epochs} epochs of history"
+        raise FormatError(path, f"{fields}: contradictory")
     if NETWORKS not in state.files or any(Path(name).name != name for name in state.files.values()):
-        problem = f"files is {state.files!s:.200}, expected names, that of {NETWORKS} among them"
+        problem = f"files is {state.files!s:.200}, expected file names, with {NETWORKS} among them"
         raise FormatError(path, problem)
     return state
 
 
 def load_checkpoint(method: Method, folder: Path, groups: set[str] | None = None) -> State:
-    """Load a checkpoint into a method built alike, and return its tensors.
+    """Load a checkpoint into a method of the same settings and sizes, and return its tensors.
 
     Raises:
         FormatError: If it cannot be read, or its tensors are not of this method's networks.
@@ -141,7 +141,7 @@ def read_tensors(folder: Path, groups: set[str] | None = None) -> State:
     """Read a checkpoint's tensors by group.
 
     Raises:
-        FormatError: If a file is missing, torn or changed.
+        FormatError: If a file is missing, damaged or changed.
     """
     tensors, state = {}, read_state(folder)
     for group, name in state.files.items():
@@ -149,7 +149,9 @@ def read_tensors(folder: Path, groups: set[str] | None = None) -> State:
             try:
                 tensors[group] = load_file(folder / name)
                 if state.sha256.get(group) != sha256_of(folder / name):
-                    raise FormatError(folder / name, f"not as written: sha256 in {STATE} differs")
+                    raise FormatError(
+                        folder / name, f"changed since it was written: sha256 differs from {STATE}"
+                    )
             except (OSError, SafetensorError) as error:
                 raise FormatError(folder / name, f"not a readable tensor file ({error})") from None
     return tensors

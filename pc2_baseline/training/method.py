@@ -12,26 +12,24 @@ from pc2_baseline.data.pairs import PairSet
 from pc2_baseline.networks.reading import WordSides
 
 NETWORKS, STATISTICS, TRAINING = "networks", "statistics", "training"
-"""Groups of a state: what prediction needs, statistics of the pairs, and what only further training
-needs."""
+"""Groups of a state: for prediction, statistics of the pairs, and for further training only."""
 
 State = dict[str, dict[str, Tensor]]
 """Tensors by group; every method has :data:`NETWORKS` and :data:`TRAINING`, and may have others."""
 
 EpochOutputs = Mapping[str, Mapping[str, Tensor]]
-"""Tensors of one epoch on the CPU, by the folder of the run that keeps a file of each epoch."""
+"""Tensors of one epoch on the CPU, by the run's subfolder that stores a file per epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes that a method needs beforehand.
+    """Sizes from which a method is built.
 
     Attributes:
-        pairs: Training pairs.
+        pairs: Number of training pairs.
         features: Width of a region in a batch.
-        vocabulary: Tokens.
-        words: Words of the data, for a network that reads and is trained; a network that is loaded
-            has them in its state.
+        vocabulary: Number of tokens.
+        words: Words of the data, to train a network that reads; a loaded one has them in its state.
     """
 
     pairs: int
@@ -42,11 +40,11 @@ class Sizes:
 
 @runtime_checkable
 class Method(Protocol):
-    """A way to learn from pairs where some are mismatched.
+    """A method that learns from pairs where some are mismatched.
 
-    A method's class is called with the settings of the run, the :class:`Sizes` of the data and the
-    device of its networks; its networks are freshly drawn then. A method of this
-    package has the class of its own settings as ``section``.
+    Its class is called with the settings of the run, the :class:`Sizes` of the data and the device
+    of its networks, which it initialises. A method of this package has the class of its settings as
+    ``section``.
 
     Attributes:
         ensemble_size: Number of networks whose similarities are averaged.
@@ -75,7 +73,7 @@ class Method(Protocol):
         """Load a state; the group :data:`NETWORKS` alone is enough to predict."""
 
     def epoch_outputs(self) -> EpochOutputs:
-        """Return what the run keeps of the epoch that just ended; empty if nothing.
+        """Return the tensors of the last epoch that the run stores; may be empty.
 
         The tensors ``{folder: {name: tensor}}`` are written to ``RUN/folder/00005.safetensors``
         and handed to the judge and the callbacks.
@@ -84,10 +82,9 @@ class Method(Protocol):
 
 @runtime_checkable
 class Ensemble(Protocol):
-    """A method that can score with each of its networks by itself.
+    """A :class:`Method` of several networks, which can also score with each of them.
 
-    A method of several networks has this besides :class:`Method`; its ``similarity`` is then the
-    :func:`~pc2_baseline.modules.retrieval.ensemble` of these matrices.
+    Its ``similarity`` is the :func:`~pc2_baseline.modules.retrieval.ensemble` of these matrices.
     """
 
     def similarities(self, split: PairSet) -> list[Float[np.ndarray, "images captions"]]:

@@ -1,4 +1,4 @@
-"""The folder of a run: which settings on which release, and where its parts lie."""
+"""Create, read and check the folder of a run."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ class ReleaseRecord(Strict):
     path: Path
     fingerprints: dict[Split, str]
     features_sha256: dict[Split, str] = Field(default_factory=dict)
-    """Hashes of the feature files; of a release without a manifest, none."""
+    """Hashes of the feature files; empty without a manifest."""
     pairs: int
     features: int
     vocabulary: int
@@ -41,10 +41,10 @@ class ReleaseRecord(Strict):
     texts_sha256: dict[Split, str] = Field(default_factory=dict)
     """Hashes of the captions as texts, if the method reads them."""
     encoder_sha256: str | None = None
-    """Hash of the pre-trained model that the training began with."""
+    """Hash of the pre-trained model that training started from."""
     noise: Noise | None = None
     truth_sha256: str | None = None
-    """Hash of the truth that the method was taught by; ``None`` where it only judges."""
+    """Hash of the truth file if the method trains on it."""
 
     @property
     def sizes(self) -> Sizes:
@@ -53,25 +53,25 @@ class ReleaseRecord(Strict):
 
     @property
     def identity(self) -> DataIdentity:
-        """Hashes that tell these data from others."""
+        """Hashes that identify these data."""
         return DataIdentity(
             self.fingerprints, self.features_sha256, self.vocabulary_sha256, self.texts_sha256,
             self.encoder_sha256,
         )  # fmt: skip
 
-    def difference(self, found: DataIdentity) -> str | None:
+    def difference(self, other: DataIdentity) -> str | None:
         """Return how other data differ from these; ``None`` if no difference is known."""
-        if self.fingerprints != found.fingerprints:
+        if self.fingerprints != other.fingerprints:
             return f"another release ({self.path})"
-        known = self.features_sha256.items()
-        other = [split for split, value in known if found.features_sha256.get(split) != value]
-        if other:
-            return f"other features of {', '.join(other)}"
-        if self.texts_sha256 != found.texts_sha256:
+        features = self.features_sha256.items()
+        changed = [split for split, value in features if other.features_sha256.get(split) != value]
+        if changed:
+            return f"other features of {', '.join(changed)}"
+        if self.texts_sha256 != other.texts_sha256:
             return "other texts of the captions"
-        if self.vocabulary_sha256 != found.vocabulary_sha256:
+        if self.vocabulary_sha256 != other.vocabulary_sha256:
             return "another vocabulary"
-        if self.encoder_sha256 != found.encoder_sha256:
+        if self.encoder_sha256 != other.encoder_sha256:
             return "another content of model.encoder"
         return None
 
@@ -85,13 +85,12 @@ class RunRecord(Strict):
 
 
 def start_run(run: Path, record: RunRecord, *, force: bool) -> None:
-    """Open a run folder: write ``run.toml``, or check that its content is the same.
+    """Write ``run.toml`` to a new run folder, or check that it is the same in an existing one.
 
-    A run of other settings that has no checkpoint, such as one refused for its folds, is replaced.
+    A run with other settings is replaced if it has no checkpoint.
 
     Raises:
-        ConfigError: If the folder holds a run of other settings or another release, or is not
-            a run at all.
+        ConfigError: If the folder contains a run with other settings or data, or other files.
     """
     remove_leftovers(run)
     path = run / "run.toml"
@@ -113,22 +112,22 @@ def start_run(run: Path, record: RunRecord, *, force: bool) -> None:
     write_text(path, to_toml(record))
 
 
-def _difference(found: RunRecord, wanted: RunRecord) -> str | None:
-    """Return what a run differs in from the one wanted, if in anything."""
-    if found.settings != wanted.settings:
-        return settings_mismatch(found.settings, wanted.settings)
-    if difference := found.release.difference(wanted.release.identity):
+def _difference(stored: RunRecord, new: RunRecord) -> str | None:
+    """Return how a stored run differs from a new one, if it does."""
+    if stored.settings != new.settings:
+        return settings_mismatch(stored.settings, new.settings)
+    if difference := stored.release.difference(new.release.identity):
         return f"a run on {difference}"
-    if found.release.noise != wanted.release.noise:
-        return f"a run with another content of {found.settings.data.noise_file}"
-    if found.release.truth_sha256 != wanted.release.truth_sha256:
-        return f"a run taught by another content of {found.settings.data.truth}"
+    if stored.release.noise != new.release.noise:
+        return f"a run with another content of {stored.settings.data.noise_file}"
+    if stored.release.truth_sha256 != new.release.truth_sha256:
+        return f"a run trained on another content of {stored.settings.data.truth}"
     return None
 
 
-def settings_mismatch(found: Settings, wanted: Settings) -> str:
-    """Return a message about a run folder of other settings than those wanted."""
-    there, now = found.model_dump(mode="json"), wanted.model_dump(mode="json")
+def settings_mismatch(stored: Settings, new: Settings) -> str:
+    """Return a message about the settings in which a stored run differs from a new one."""
+    there, now = stored.model_dump(mode="json"), new.model_dump(mode="json")
     differences = [
         f"{section}.{key}: {there[section].get(key)} there, {now[section].get(key)} now"
         for section in now
@@ -142,22 +141,22 @@ def read_run(run: Path) -> RunRecord:
     """Read ``RUN/run.toml``.
 
     Raises:
-        FormatError: If the folder holds no run.
+        FormatError: If the folder is not a run.
         ConfigError: If a field is unknown or missing.
     """
     path = run / "run.toml"
     if not path.exists():
-        raise FormatError(path, "no such file; `pc2-baseline train` writes it")
+        raise FormatError(path, "file not found; `pc2-baseline train` writes it")
     return build(RunRecord, read_toml(path), str(path))
 
 
 def pick_device(name: str) -> torch.device:
-    """Find the device that a setting names; ``auto`` is CUDA where there is one.
+    """Return the device that a setting names; ``auto`` is CUDA if available.
 
-    Under ``torchrun`` each process on a machine has a GPU of its own, or all share the only one.
+    Under ``torchrun`` each process on a machine has its own GPU, or all share the only one.
 
     Raises:
-        ConfigError: If there is no such device.
+        ConfigError: If the device does not exist.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -165,7 +164,7 @@ def pick_device(name: str) -> torch.device:
         name = f"cuda:{local_gpu()}"
     try:
         device = torch.device(name)
-        torch.empty(1, device=device).item()  # a device without values, as meta, has none to give
+        torch.empty(1, device=device).item()  # fails without storage (meta)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"--device or train.device: {name!r} cannot be used ({reason})") from None
@@ -173,17 +172,15 @@ def pick_device(name: str) -> torch.device:
 
 
 def locate_release(run: Path, record: RunRecord, release: Path | None) -> Path:
-    """Return the release of a run: as given, or where it was at training.
+    """Return the folder of a run's release, by default where it was at training.
 
     Raises:
-        FormatError: If there is no such folder.
+        FormatError: If the folder does not exist.
     """
-    found = release or record.release.path
-    if not found.is_dir():
-        raise FormatError(
-            run / "run.toml", f"the release is not at {found}; --release says where it is"
-        )
-    return found
+    folder = release or record.release.path
+    if not folder.is_dir():
+        raise FormatError(run / "run.toml", f"release not found at {folder}; set --release")
+    return folder
 
 
 def check_split_is_the_runs(
@@ -192,26 +189,25 @@ def check_split_is_the_runs(
     """Check that a split is the one that the run was made for.
 
     Raises:
-        FormatError: If its fingerprint, its features or the texts that are read differ, or the
-            dual encoder that the run began with.
+        FormatError: If its fingerprint, features or texts, or the run's dual encoder, differ.
     """
-    known, found, settings = record.release, features_hashes(release), record.settings
+    trained, features, settings = record.release, features_hashes(release), record.settings
     reader, texts = make_reader(release, settings.data, settings.model), "unknown"
     if isinstance(reader, ReleaseReader):
-        if split in known.texts_sha256:
+        if split in trained.texts_sha256:
             texts = hash_of_texts(reader, split) or texts
-        if reader.encoder_sha256 != known.encoder_sha256:
+        if reader.encoder_sha256 != trained.encoder_sha256:
             problem = f"the model {reader.encoder} has changed since the training"
             raise FormatError(run / "run.toml", problem)
-    for name, expected, given in (
-        ("fingerprint", known.fingerprints.get(split), pairs.fingerprint),
-        ("features of hash", known.features_sha256.get(split), found.get(split, "unknown")),
-        ("texts of hash", known.texts_sha256.get(split), texts),
+    for name, expected, actual in (
+        ("fingerprint", trained.fingerprints.get(split), pairs.fingerprint),
+        ("features of hash", trained.features_sha256.get(split), features.get(split, "unknown")),
+        ("texts of hash", trained.texts_sha256.get(split), texts),
     ):
-        if expected is not None and expected != given:
+        if expected is not None and expected != actual:
             raise FormatError(
                 run / "run.toml",
-                f"the release's {split} split has {name} {given[:12]}…, expected "
+                f"the release's {split} split has {name} {actual[:12]}…, expected "
                 f"{expected[:12]}…: it is another release than at training",
             )
 
@@ -222,12 +218,10 @@ def check_reads_round(run: Path, record: RunRecord, release: Path, features: int
     Raises:
         FormatError: If vocabulary or features are not as at training.
     """
-    data, known = record.settings.data, record.release.vocabulary_sha256
-    if features != record.release.features:
-        raise FormatError(
-            release, f"features {features} wide, {run} has learned on {record.release.features}"
-        )
-    if hash_of_vocabulary(make_reader(release, data).vocabulary) != known:
+    data, trained = record.settings.data, record.release
+    if features != trained.features:
+        raise FormatError(release, f"features {features} wide, {run} has {trained.features}")
+    if hash_of_vocabulary(make_reader(release, data).vocabulary) != trained.vocabulary_sha256:
         raise FormatError(
             release,
             f"a blind round whose {data.tokenizer} vocabulary is not that of {run}: its ids mean"
@@ -236,10 +230,10 @@ def check_reads_round(run: Path, record: RunRecord, release: Path, features: int
 
 
 def refuse_round(release: Path, split: Split) -> None:
-    """Refuse to score a split of a blind round by row.
+    """Check that a split is not a blind round, whose rows are no pairs.
 
     Raises:
-        FormatError: If the split is one.
+        FormatError: If it is one.
     """
     if round_of(release, split) is not None:
         raise FormatError(

@@ -16,12 +16,11 @@ def open_writer(folder: Path, first: int) -> Any:
     Raises:
         ImportError: If TensorBoard is not installed.
     """
-    # TensorBoard takes its own file functions instead of importing TensorFlow, with its
-    # greetings and its seconds, where a module of this name can be found
+    # If a module of this name exists, TensorBoard does not import TensorFlow, which takes seconds.
     sys.modules.setdefault("tensorboard.compat.notf", ModuleType("tensorboard.compat.notf"))
     from torch.utils.tensorboard import SummaryWriter
 
-    # Readers take files by name, which begins with the second: two of one second may change places
+    # Readers sort files by name, which begins with the second: never open two in one second.
     while any(folder.glob(f"*.{int(time.time()):010d}.*")):
         time.sleep(0.05)
     return SummaryWriter(str(folder), purge_step=first)

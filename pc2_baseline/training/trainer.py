@@ -41,12 +41,12 @@ from pc2_baseline.training.method import TRAINING, EpochOutputs, Method
 from pc2_baseline.training.run_folder import BEST, FAILURE, LAST, LOG, RunRecord
 
 Judge = Callable[[EpochOutputs], dict[str, float]]
-"""Computes figures of an epoch for the log, the first also for the progress line; maybe none."""
+"""Computes figures of an epoch for the log; the first one is also in the progress line."""
 
 
 @runtime_checkable
 class Callback(Protocol):
-    """Shows the epochs of a training, without any influence on it; messages have its name."""
+    """Shows the epochs of a training without influencing it; ``name`` is for messages."""
 
     name: str
 
@@ -54,7 +54,7 @@ class Callback(Protocol):
         """Show the epoch that just ended."""
 
     def close(self) -> None:
-        """Release what the callback holds open."""
+        """Close open files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +62,12 @@ class Trained:
     """Outcome of a training.
 
     Attributes:
-        epochs: Epochs that the run now has.
-        best_epoch: The epoch selected, on dev alone.
+        epochs: Number of epochs of the run.
+        best_epoch: The epoch selected on dev.
         best_rsum: Dev rSum of that epoch.
         best_dev: Dev recalls of that epoch in percent, and ``rsum``.
-        stopped: Whether it ended early because no epoch was better.
-        fresh: Epochs that this call added.
+        stopped: Whether training stopped early.
+        fresh: Number of epochs that this call trained.
     """
 
     epochs: int
@@ -91,10 +91,10 @@ class Trained:
 
 @contextmanager
 def lock_run(run: Path) -> Iterator[None]:
-    """Lock the run folder, so that two trainings never write to it at once.
+    """Lock the run folder against a second training.
 
     Raises:
-        ConfigError: If another command holds it.
+        ConfigError: If another command has locked it.
     """
     with lock_folder(run) if process_groups.is_first() else nullcontext():
         yield
@@ -120,11 +120,10 @@ class Trainer:
         self.state: CheckpointState | None = None
 
     def fit(self, pairs: PairSet, dev: PairSet) -> Trained:
-        """Run the epochs that are missing.
+        """Train the remaining epochs.
 
         Raises:
-            TrainingError: If a step breaks down, a similarity is not finite, or there are no
-                epochs to train.
+            TrainingError: If a step fails, a similarity is not finite, or there are no epochs.
         """
         first, total = self._resume(), self.train.total_epochs
         clock = Clock(first, total)
@@ -141,21 +140,19 @@ class Trainer:
                     epoch=epoch, seconds=seconds, dev=scores, figures={**figures, **judged}
                 )
                 state = next_state(self.state, record, self.train)
-                self._show(state, outputs)  # before the epoch counts: none is lost
+                self._show(state, outputs)  # before the checkpoint, so that none is lost
                 self.state = self._save(state, outputs)
                 say(f"{self._line(state, len(pairs), judged)}, {left} left")
                 if state.stopped:
-                    say(
-                        f"stopped early: no better dev rSum in {self.train.patience} epochs "
-                        "(train.patience)"
-                    )
+                    patience = f"{self.train.patience} epochs (train.patience)"
+                    say(f"stopped early: no better dev rSum in {patience}")
                     break
         if self.state is None:
             raise TrainingError(f"{self.run}: no epochs to train")
         return Trained.of(self.state, self.state.epoch + 1 - first)
 
     def _scores(self, dev: PairSet, epoch: int) -> dict[str, float]:
-        """Score dev, unless the epoch is one of the warm-up's that are not judged."""
+        """Score dev; return nothing for a warm-up epoch that is not evaluated."""
         if not self.train.evaluates(epoch):
             return {}
         return dev_scores(self.method.similarity(dev), dev.image_of, epoch)
@@ -174,17 +171,17 @@ class Trainer:
         return line
 
     def _show(self, state: CheckpointState, outputs: EpochOutputs) -> None:
-        """Call each callback; one that fails is reported once and left out from then on."""
+        """Call each callback; report and remove one that fails."""
         for callback in list(self.callbacks):
             try:
                 callback.on_epoch_end(state, outputs)
-            except Exception as error:  # noqa: BLE001 - no picture is worth a training
+            except Exception as error:  # noqa: BLE001 - a failed picture must not stop it
                 reason = str(error).partition("\n")[0]
-                say(f"{callback.name}: left out from here on ({type(error).__name__}: {reason})")
+                say(f"{callback.name}: disabled ({type(error).__name__}: {reason})")
                 self.callbacks.remove(callback)
 
     def _fit_epoch(self, pairs: PairSet, epoch: int) -> dict[str, float]:
-        """Train for an epoch; if a step breaks down, write down which pairs it had."""
+        """Train for an epoch; if a step fails, write its pairs to ``failure.json``."""
         try:
             return self.method.fit_epoch(pairs, epoch)
         except BrokenStepError as error:
@@ -209,7 +206,7 @@ class Trainer:
         }
 
     def _resume(self) -> int:
-        """Load the last checkpoint, mend what a kill left undone, and return the next epoch."""
+        """Load the last checkpoint, complete an interrupted save, and return the next epoch."""
         remove_temporary_files(self.run)
         last = self.run / LAST
         if not (last / STATE).exists():
@@ -219,7 +216,7 @@ class Trainer:
         if process_groups.is_first():
             sync_run(self.run, self.state)
         total = self.train.total_epochs
-        say(f"{self.run}: going on after epoch {self.state.epoch + 1} of {total}")
+        say(f"{self.run}: resuming after epoch {self.state.epoch + 1} of {total}")
         return self.state.epoch + 1
 
     def _save(self, state: CheckpointState, outputs: EpochOutputs) -> CheckpointState:
@@ -238,29 +235,29 @@ class Trainer:
 
 
 def _number(value: float) -> float | str:
-    """Return a value as JSON can hold it: text if it is not finite."""
+    """Return a value for JSON, as text if it is not finite."""
     return value if math.isfinite(value) else str(value)
 
 
 def next_state(
     before: CheckpointState | None, record: EpochRecord, train: TrainSettings
 ) -> CheckpointState:
-    """Add an epoch to the history: is it the best, and is it the last?
+    """Add an epoch to the history; update the best epoch and stop early if it is time.
 
     Source:
         ``train.select_from_epoch``: PC2's released code forgets its best epoch at the 25th.
     """
     late = train.warmup_epochs + train.select_from_epoch
     start = late if train.select_from_epoch else 0  # by default the warm-up may be the best, too
-    # The new epoch is the best unless an earlier one holds its place. Two kinds cannot hold it: an
-    # epoch from before the selection starts, once it has started, and one that was never scored.
-    # Before, both are kept, so that there is always a best epoch to predict with.
+    # The new epoch is the best unless an earlier one has a higher rSum. Two kinds of earlier epochs
+    # do not count: unscored ones, and, once the selection has started, those from before its start.
+    # Until then there is a best epoch, too, to predict with.
     best_epoch, best_rsum = record.epoch, record.dev.get("rsum", 0.0)
     unjudged = before is not None and not before.history[before.best_epoch].dev
     too_early = before is not None and before.best_epoch < start <= record.epoch
     if before is not None and not (too_early or unjudged) and best_rsum <= before.best_rsum:
         best_epoch, best_rsum = before.best_epoch, before.best_rsum
-    # Patience counts from where the selection starts: epochs before could not have been better.
+    # Patience counts from the start of the selection: epochs before cannot be selected.
     waited = record.epoch - max(best_epoch, late - 1)
     return CheckpointState(
         epoch=record.epoch,
@@ -279,7 +276,7 @@ def remove_temporary_files(run: Path) -> None:
 
 
 def sync_run(run: Path, state: CheckpointState) -> None:
-    """Bring ``best/`` and ``log.jsonl`` up to the last checkpoint, and ``last/`` to its state."""
+    """Update ``best/`` and ``log.jsonl`` to the last checkpoint, and clean up ``last/``."""
     remove_unnamed(run / LAST, state)
     if state.best_epoch == state.epoch:
         copy_checkpoint(run / LAST, run / BEST, leave_out={TRAINING})

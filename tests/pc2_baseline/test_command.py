@@ -74,7 +74,7 @@ def test_a_release_that_moved_is_found_by_an_option(trained, tiny, tmp_path):
     assert call("predict", trained, "-o", out, "--release", moved).returncode == 0
     failed(
         call("predict", trained, "-o", out, "--release", tmp_path / "nowhere"),
-        "release is not at .*nowhere; --release",
+        "release not found at .*nowhere; set --release",
     )
 
 
@@ -208,7 +208,7 @@ QUICKLY = ["--config", "pc2-paper", "--on", "demo",
 
 def test_resume_goes_on_with_a_run_and_never_starts_one(tiny, tmp_path):
     run = tmp_path / "run"
-    failed(call("train", tiny, run, *QUICKLY, "--resume"), "--resume: no run in .*run;")
+    failed(call("train", tiny, run, *QUICKLY, "--resume"), "run: no run to resume;")
     assert not run.exists()
     assert call("train", tiny, run, *QUICKLY).returncode == 0
     done = call("train", tiny, run, *QUICKLY, "--resume", "--json")
@@ -218,7 +218,7 @@ def test_resume_goes_on_with_a_run_and_never_starts_one(tiny, tmp_path):
     state = json.loads((run / "best" / "state.json").read_text())
     assert found["best_epoch"] == state["best_epoch"]
     assert found["best_dev"] == state["history"][-1]["dev"]
-    failed(call("train", tiny, run, *QUICKLY, "--resume", "--force"), "go on, or start over")
+    failed(call("train", tiny, run, *QUICKLY, "--resume", "--force"), "expected only one of them")
 
 
 def test_mistakes_end_in_one_line_and_exit_code_1(tiny, tmp_path, trained):
@@ -240,8 +240,8 @@ def test_mistakes_end_in_one_line_and_exit_code_1(tiny, tmp_path, trained):
     failed(call("predict", trained, "-o", tmp_path / "x.npy"), r"expected the name of a \.zip")
     failed(call("predict", trained, "-o", tmp_path / "x.zip", "--split", "val"), "expected one of")
     twice = (trained, trained.parent / "." / trained.name)
-    failed(call("predict", *twice, "-o", tmp_path / "x.zip"), "a run is there twice")
-    failed(call("evaluate", *twice), "a run is there twice")
+    failed(call("predict", *twice, "-o", tmp_path / "x.zip"), "a run is repeated")
+    failed(call("evaluate", *twice), "a run is repeated")
     divide = ("division", trained, "--truth", tiny / "truth.csv")
     failed(
         call(*divide, "--picture", tmp_path / "x.gif"), r"--picture .*expected .* \.png or \.svg"

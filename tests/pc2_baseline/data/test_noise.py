@@ -304,5 +304,5 @@ def test_cocos_splits_are_scored_whole_and_test_by_folds_as_the_board_does(
 
 def test_a_data_set_without_sites_has_the_fields_protocols_alone(flickr, tmp_path):
     words = ("make-noise", flickr, tmp_path / "n.npy", "--mismatch", "0.2", "--protocol", "site")
-    failed(call(*words), "names no site and language of a pair")
+    failed(call(*words), "does not name the site and language of a pair")
     assert not (tmp_path / "n.npy").exists()

@@ -93,17 +93,17 @@ def test_the_same_plan_gives_the_same_bytes_and_may_be_planted_again(release, pl
 
 
 def test_a_folder_that_holds_something_else_is_left_alone(release, plan, tmp_path):
-    with pytest.raises(ConfigError, match=re.escape(f"{release}: holds a release of another plan")):
+    with pytest.raises(ConfigError, match=re.escape(f"{release}: contains a release of another plan")):
         plant(release, plan.model_copy(update={"seed": 1}))
     (tmp_path / "note.txt").write_text("mine")
-    with pytest.raises(ConfigError, match="holds something else"):
+    with pytest.raises(ConfigError, match="not a planted release"):
         plant(tmp_path, plan)
     assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
 
 
 def test_a_plan_that_cannot_be_is_named():
     for fields, problem in (
-        ({"details": 13}, "details of a page 13, of 12 at most"),
+        ({"details": 13}, "details 13, expected vocabulary = 12 at most"),
         ({"tokens": 3}, "tokens 3, expected 4 or more"),
         ({"mismatch": 1.5}, "mismatch: expected less than or equal to 1"),
     ):

@@ -138,7 +138,7 @@ def test_cc152k_is_a_table_of_one_caption_an_image(fields, tmp_path):
 
 def test_a_vocabulary_is_found_beside_the_data_or_where_it_is_said_to_be(copy, tmp_path):
     moved = shutil.move(copy / "vocab", tmp_path / "elsewhere")
-    refuse(copy, "f30k_precomp_vocab.json: no such vocabulary; data.vocab_path")
+    refuse(copy, "f30k_precomp_vocab.json: file not found; set data.vocab_path")
     for path in (moved, moved / "f30k_precomp_vocab.json"):
         assert read_vocabulary(copy, of(vocab_path=path)).idx == 24
     shutil.copytree(moved, copy / "f30k_precomp" / "vocab")

@@ -54,7 +54,7 @@ def test_training_says_which_it_took(release, tmp_path):
     quick = ["--set", "train.warmup_epochs=1", "--set", "train.epochs=1", "--set", "method.folds=2"]
     done = CliRunner().invoke(app, ["train", str(release), str(tmp_path / "run"), *quick])
     assert done.exit_code == 0, done.output
-    assert f"preset {SMALL_PRESET} --on demo, by the release" in done.output + done.stderr
+    assert f"preset {SMALL_PRESET} --on demo, chosen for this release" in done.output + done.stderr
     assert 'name = "crossfit"' in Path(tmp_path / "run" / "run.toml").read_text(encoding="utf-8")
 
 
@@ -74,7 +74,7 @@ def test_products_on_a_gpu_are_rounded_to_tf32_where_that_is_asked_for(release, 
 
 def test_the_only_track_is_taken_where_the_presets_is_not_there(release, capsys):
     assert with_only_track(release, "ridge", ["train.seed=1"])[1:] == ['data.tokenizer="jieba"']
-    words = "track jieba, the only one there is, instead of bert"
+    words = "track jieba, the only one, instead of bert"
     assert capsys.readouterr().err == f"{release}: {words}\n"
 
 
@@ -100,14 +100,14 @@ def test_of_several_tracks_none_is_taken(release, tmp_path):
     )
     assert run.exit_code == 1
     assert str(run.exception) == (
-        f"{copy}: no track bert, it has jieba, mine: --set data.tokenizer=jieba"
+        f"{copy}: no track bert, it has jieba, mine; use --set data.tokenizer=jieba"
     )
     assert not (tmp_path / "run").exists()
 
 
 def test_another_data_set_is_called_by_its_name(release, tmp_path):
     for config, folder, found in (
-        ("sgr --on f30k", release, "holds NoW: --set data.name=now100k_precomp reads it"),
+        ("sgr --on f30k", release, "contains NoW; use --set data.name=now100k_precomp, not"),
         ("sgr", tmp_path / "coco_precomp", "holds coco_precomp: --set data.name=coco_precomp"),
         ("sgr", tmp_path, "holds coco_precomp: --set data.name=coco_precomp reads it"),
     ):
@@ -117,12 +117,12 @@ def test_another_data_set_is_called_by_its_name(release, tmp_path):
         )
         assert f"{folder}: {found}" in str(done.exception)
     tables = ["table", str(release), str(tmp_path / "t"), "--methods", "sgr", "--on", "f30k"]
-    assert "holds NoW" in str(CliRunner().invoke(app, tables).exception)
+    assert "contains NoW" in str(CliRunner().invoke(app, tables).exception)
 
 
 def test_a_folder_without_the_vocabulary_says_which_it_has(release, tmp_path):
     (tmp_path / "now100k_precomp_vocab_bpe.json").touch()
     asked = ["--config", "sgr", "--set", f"data.vocab_path={tmp_path}"]
     done = CliRunner().invoke(app, ["train", str(release), str(tmp_path / "run"), *asked])
-    words = "no such vocabulary, there is now100k_precomp_vocab_bpe.json"
+    words = "file not found; the folder has now100k_precomp_vocab_bpe.json"
     assert str(done.exception).endswith(f"now100k_precomp_vocab_jieba.json: {words}")

@@ -101,11 +101,11 @@ def test_what_cannot_be_seen_or_read_is_refused_in_one_line(
         word for value in (*SMALL, f'model.encoder="{small_clip}"') for word in ("--set", value)
     ]
     command = ["train", painted / "release", out, "--config", "clip", *sets]
-    failed(call(*command), r"dual_encoder\" sees screenshots: expected --captures CAPTURES")
+    failed(call(*command), r"dual_encoder\" needs screenshots; set --captures CAPTURES")
     failed(call(*command, "--captures", tmp_path / "no"), "no such captures folder")
     for name in ("sgr", "ridge"):
         other = ["train", painted / "release", out, "--config", name, "--captures", tmp_path]
-        failed(call(*other), "data.captures: screenshots are seen by")
+        failed(call(*other), "data.captures: expected model.similarity")
     failed(
         train_command(painted, out, small_clip, "--set", "method.name=ridge"),
         "method ridge needs features",

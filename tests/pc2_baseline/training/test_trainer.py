@@ -178,7 +178,7 @@ def test_a_tensor_file_that_was_changed_or_is_another_runs_is_one_line(
     path.write_text(json.dumps(tree))
     content = file.read_bytes()
     file.write_bytes(content[:-9] + bytes([content[-9] ^ 64]) + content[-8:])
-    with pytest.raises(FormatError, match=f"{group}.*not as written"):
+    with pytest.raises(FormatError, match=f"{group}.*sha256 differs"):
         train(tiny, run, settings)
     save_file({"x": torch.zeros(3)}, file)
     path.write_text(json.dumps({**tree, "sha256": tree["sha256"] | {group: sha256_of(file)}}))
