@@ -1,4 +1,4 @@
-"""Docstrings as Markdown: the few marks of reStructuredText in them are put into its words."""
+"""Turn docstrings from reStructuredText into Markdown."""
 
 import re
 from typing import Any
@@ -10,10 +10,10 @@ SESSION = re.compile(r"^(?P<indent>[ ]*)>>> .*(?:\n(?P=indent)\S.*)*", re.MULTIL
 
 
 class Docstrings(Extension):
-    """Rewrite each docstring before it is read."""
+    """Rewrite each docstring before it is parsed."""
 
     def on_instance(self, *, obj: Object, **_: Any) -> None:
-        """Rewrite the docstring of an object that was found."""
+        """Rewrite the docstring of an object."""
         if obj.docstring:
             obj.docstring.value = to_markdown(obj.docstring.value)
 

@@ -1,8 +1,7 @@
-"""Pages of the documentation that are made and not written: MkDocs calls these hooks (mkdocs.yml).
+"""Generate pages of the documentation, as hooks of MkDocs (mkdocs.yml).
 
-The home page is the README; the changes, the dataset card and how to contribute are the files at
-the top; the reference has what `--help` and the docstrings say. A line
-"Fields: `package.module.Class`." becomes a table of the class's fields.
+The home page, changes, dataset card and contribution guide are files at the top; the reference is
+`--help` and docstrings. A line "Fields: `package.module.Class`." becomes a table of its fields.
 """
 
 import dataclasses
@@ -43,7 +42,7 @@ LINK = re.compile(r"\[([^\[\]]*)\]\(([^)\s#]+)([^)]*\))")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are made."""
+    """Add the generated pages."""
     made = {page: top_page(name) for name, page in TOP_PAGES.items()}
     for program, package in PROGRAMS.items():
         made[f"reference/{program}.md"] = commands_page(program, package)
@@ -55,7 +54,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Lead links to files outside docs/ to their page, and to folders to their first page."""
+    """Redirect links to files outside docs/ and to folders to their pages."""
 
     def lead(match: re.Match[str]) -> str:
         text, target, rest = match.groups()
@@ -71,11 +70,8 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 def on_page_content(html: str, **_: Any) -> str:
     """Keep an option of inline code on one line with its value."""
-
-    def keep(match: re.Match[str]) -> str:
-        return OPTION.sub(r'<span class="word">\g<0></span>', match[0])
-
-    return INLINE.sub(keep, html)
+    word = r'<span class="word">\g<0></span>'
+    return INLINE.sub(lambda match: OPTION.sub(word, match[0]), html)
 
 
 def fields_tables(match: re.Match[str]) -> str:
@@ -85,7 +81,7 @@ def fields_tables(match: re.Match[str]) -> str:
 
 
 def fields_table(module: str, name: str, *, titled: bool) -> str:
-    """Return the fields of a dataclass or a model: name, type, and what its docstring says."""
+    """Return the fields of a dataclass or a model: name, type, and text of the docstring."""
     model = getattr(import_module(module), name)
     docstring = Docstring(ROLE.sub(r"`\1`", model.__doc__ or "").replace("``", "`"))
     meanings = {
@@ -106,7 +102,7 @@ def fields_table(module: str, name: str, *, titled: bool) -> str:
 
 
 def type_text(hint: Any) -> str:
-    """Return a type hint as words of a table's cell, without the names of modules."""
+    """Return a type hint for a table's cell, without the names of modules."""
     text = hint.__name__ if isinstance(hint, type) and hint.__module__ != "types" else str(hint)
     text = re.sub(r"\b(?:\w+\.)+(?=\w)", "", text).replace(" | ", " or ")
     text = re.sub(r"Literal\[(.*?)\]", lambda match: match[1].replace("'", "`"), text)
@@ -115,7 +111,7 @@ def type_text(hint: Any) -> str:
 
 
 def top_page(name: str) -> str:
-    """Return the text of a file at the top, its links as seen from its page."""
+    """Return the text of a file at the top, with links that fit its page."""
     folder = str(Path(TOP_PAGES[name]).parent)
 
     def lead(match: re.Match[str]) -> str:
@@ -125,21 +121,18 @@ def top_page(name: str) -> str:
         elif target.startswith("docs/"):
             target = relpath(target.removeprefix("docs/"), folder)
         elif not target.startswith("http"):
-            return text  # a file that is no page, such as the licence
+            return text  # a file without a page, such as the licence
         return f"[{text}]({target}{rest}"
 
     return LINK.sub(lead, (TOP / name).read_text(encoding="utf-8"))
 
 
 def commands_page(program: str, package: str) -> str:
-    """Return a program's commands as `--help` has them."""
-    app = import_module(f"{package}.cli").app
-    root = get_command(app)
+    """Return a program's commands as in `--help`."""
+    root = get_command(import_module(f"{package}.cli").app)
     context = root.make_context(program, [], resilient_parsing=True)
-    pages = [f"# {program}\n\n{prose(root.help)}\n"]
-    for command, within in leaves(root, context):
-        pages.append(command_text(command, within))
-    return "\n".join(pages)
+    texts = [command_text(command, within) for command, within in leaves(root, context)]
+    return "\n".join([f"# {program}\n\n{prose(root.help)}\n", *texts])
 
 
 def leaves(group: Any, context: Any) -> Iterator[tuple[Any, Any]]:
@@ -166,7 +159,7 @@ def command_text(command: Any, context: Any) -> str:
 
 
 def prose(text: str | None) -> str:
-    """Return help text as Markdown: an example is code, and nothing outside backticks a mark."""
+    """Return help text as Markdown: examples as code, other text escaped."""
     lines = [line.strip() for line in (text or "").strip().splitlines()]
     return "\n".join(
         f"`{line}`" if line.split(" ")[0] in PROGRAMS else escaped(line) for line in lines
@@ -182,8 +175,8 @@ def escaped(text: str) -> str:
 def python_page(package: str) -> str:
     """Return the page that mkdocstrings fills: a package, then what it exports."""
     module = import_module(package)
-    own = {"members": False, "show_root_heading": False, "show_root_toc_entry": False}
-    text = f"# {package}\n\n" + directive(package, own)
+    of_package = {"members": False, "show_root_heading": False, "show_root_toc_entry": False}
+    text = f"# {package}\n\n" + directive(package, of_package)
     for name in sorted(module.__all__, key=lambda name: (name[0].isupper(), name.lower())):
         exported = getattr(module, name)
         path = f"{exported.__module__}.{exported.__qualname__}"
@@ -192,6 +185,6 @@ def python_page(package: str) -> str:
 
 
 def directive(path: str, options: dict[str, Any]) -> str:
-    """Return the line that mkdocstrings replaces by an object's docstring."""
+    """Return the lines that mkdocstrings replaces by an object's docstring."""
     lines = [f"      {key}: {json.dumps(value)}" for key, value in options.items()]
     return "\n".join([f"::: {path}", "    options:", *lines]) + "\n\n"

@@ -1,7 +1,4 @@
-"""Print the shares of equal captions and screenshots of two crawls, and the pages that differ.
-
-PYTHONPATH=. python -m recipes.pinned_web.compare captures-of-one-day captures-of-another
-"""
+"""Print the shares of equal captions and screenshots of two crawls, and the pages that differ."""
 
 import argparse
 from io import BytesIO
@@ -16,9 +13,8 @@ from now_builder.formats.shard import read_captures, read_rows
 
 def screenshots(captures: Path, keys: pd.Series) -> list[np.ndarray]:
     """Return the pixels of some pages' screenshots, in the order of their keys."""
-    wanted = {*keys}
-    found = {one.key: one.screenshot for one in read_captures(captures) if one.key in wanted}
-    return [np.asarray(Image.open(BytesIO(found[key])).convert("RGB")) for key in keys]
+    files = {one.key: one.screenshot for one in read_captures(captures) if one.key in {*keys}}
+    return [np.asarray(Image.open(BytesIO(files[key])).convert("RGB")) for key in keys]
 
 
 def main() -> None:
@@ -27,21 +23,17 @@ def main() -> None:
     parser.add_argument("first", type=Path)
     parser.add_argument("second", type=Path)
     options = parser.parse_args()
-    folders = options.first, options.second
-    one, other = (pd.DataFrame([*read_rows(folder)]) for folder in folders)
+    one, other = (pd.DataFrame([*read_rows(path)]) for path in (options.first, options.second))
     pages = one.merge(other, on="url", suffixes=("", "_2")).sort_values("url")
     status = pages[pages.status != pages.status_2]
     caption = pages[pages.caption.fillna("") != pages.caption_2.fillna("")]
     ok = pages[(pages.status == "ok") & (pages.status_2 == "ok")].assign(pixels=1.0)
     unlike = ok.index[ok.sha256 != ok.sha256_2]
-    both = zip(
-        *(
-            screenshots(folder, ok.loc[unlike, name])
-            for folder, name in zip(folders, ("key", "key_2"), strict=True)
-        ),
-        strict=True,
-    )
-    ok.loc[unlike, "pixels"] = [float((left == right).all(-1).mean()) for left, right in both]
+    left = screenshots(options.first, ok.loc[unlike, "key"])
+    right = screenshots(options.second, ok.loc[unlike, "key_2"])
+    ok.loc[unlike, "pixels"] = [
+        float((a == b).all(-1).mean()) for a, b in zip(left, right, strict=True)
+    ]
     for row in status.itertuples():
         print(f"status {row.status} {row.status_2} {row.url}")
     for url in caption.url:

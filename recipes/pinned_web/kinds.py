@@ -14,7 +14,7 @@ _LEAST = 2.5
 
 
 def kind_of(pages: list[Page], name: str) -> str:
-    """Return the likeliest kind, ``other`` if none is likely."""
+    """Return the likeliest kind, or ``other``."""
     head = " ".join(dict.fromkeys(page.words for page in pages))[:20_000]
     bodies = " ".join(dict.fromkeys(page.text[:600] for page in pages[:30]))[:12_000]
     text = f"{head} {bodies}".lower()
@@ -26,9 +26,8 @@ def kind_of(pages: list[Page], name: str) -> str:
     if kind := _GENERATORS.get(generator):
         score[kind] += 2 if generator in _ALSO_OTHERS else 12 + 0.3 * sum(score.values())
     for kind, points in _by_names(name.lower(), " ".join(page.name for page in pages).lower()):
-        score[kind] += points + (
-            0.25 * sum(score.values()) if kind == "blog" and points > 10 else 0
-        )
+        dated = kind == "blog" and points > 10
+        score[kind] += points + (0.25 * sum(score.values()) if dated else 0)
     best = max(score, key=lambda kind: score[kind] * _WEAKER.get(kind, 1))
     return best if score[best] >= _LEAST else "other"
 

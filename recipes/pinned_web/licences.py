@@ -1,4 +1,4 @@
-"""Find the licence that a repository states: of its texts, else of its code."""
+"""Find the licence of a repository's texts, else of its code."""
 
 import re
 from collections import Counter
@@ -22,10 +22,10 @@ _OPEN = frozenset({"CC0-1.0", "CC-BY-3.0", "CC-BY-4.0"})
 
 
 def licence_of(git: Git, mirror: Path, served: Served, head: Site) -> str:
-    """Return a licence by name, ``other`` for an unknown one, ``none`` without one.
+    """Return the name of a licence, ``other`` for an unknown one, or ``none``.
 
-    The statement of at least half of the pages comes first, then licence files in the root and
-    folder of the site's branch, then those of the default branch.
+    First choice is the licence that at least half of the pages state, then a licence file in the
+    root or folder of the site's branch, then one in the default branch.
     """
     if stated := _of_pages(served.pages):
         return stated
@@ -33,16 +33,14 @@ def licence_of(git: Git, mirror: Path, served: Served, head: Site) -> str:
     for commit in (served.site.commit, head.commit):
         files = git.files(mirror, Site(head.repository, commit, "", "", 0, "", "", 0))
         split = ((path.rpartition(b"/"), entry.name) for path, entry in sorted(files.items()))
-        names = [
-            name for (folder, _, last), name in split if folder in folders and _FILE.fullmatch(last)
-        ]
-        if names:
-            return _of_text(b" ".join(git.contents(mirror, names[:3])).decode("utf-8", "replace"))
+        hits = [name for (at, _, last), name in split if at in folders and _FILE.fullmatch(last)]
+        if hits:
+            return _of_text(b" ".join(git.contents(mirror, hits[:3])).decode("utf-8", "replace"))
     return "none"
 
 
 def _of_pages(pages: list[Page]) -> str:
-    """Return the Creative Commons licence that half of the pages state, or the strictest."""
+    """Return the strictest Creative Commons licence that at least half of the pages state."""
     stated = Counter(name for page in pages for name in _stated(page.source[-_TAIL:]))
     common = [name for name, number in stated.most_common() if 2 * number >= len(pages)]
     return min(common, key=_OPEN.__contains__, default="")
@@ -50,7 +48,7 @@ def _of_pages(pages: list[Page]) -> str:
 
 def _stated(text: str) -> set[str]:
     names = set()
-    for word in (found[0].lower() for found in _CC.finditer(text)):
+    for word in (hit[0].lower() for hit in _CC.finditer(text)):
         terms = [term.upper() for term in ("nc", "nd", "sa") if re.search(rf"-{term}\b", word)]
         version = [] if terms else ["3.0" if "3.0" in word else "4.0"]
         names.add("CC0-1.0" if "zero" in word else "-".join(["CC-BY", *terms, *version]))

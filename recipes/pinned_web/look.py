@@ -1,4 +1,4 @@
-"""Inspect a repository: the served folder, its pages, language, kind and licence."""
+"""Inspect a repository: its served folder, pages, language, kind and licence."""
 
 import re
 import sys
@@ -25,7 +25,7 @@ WORDS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("words.toml").rea
 FEWEST = 3
 """Minimum number of a site's pages with a description."""
 _READ = 1000
-"""Maximum number of HTML files that are read of a folder, the shallowest first."""
+"""Maximum number of HTML files to read in a folder, the shallowest first."""
 _SAVED = re.compile(
     r"mirrored from .{0,300}httrack|<!-- saved from url=|website copier|web\.archive\.org/web/\d"
     r"|data-savepage|singlefile",
@@ -35,18 +35,16 @@ _SAVED = re.compile(
 _ENDS, _LONGEST = 3000, 400_000
 _UNSEEN = (("<!--", "-->"), *((rf"<{name}(?=[\s>])", rf"</{name}\s*>")
            for name in ("head", "script", "style", "svg", "pre", "code")))  # fmt: skip
-"""Beginnings and ends of parts that are no text."""
+"""Beginnings and ends of parts that are not text."""
 _LINK, _BASE = (re.compile(rf"<{name}\b[^>]*>", re.IGNORECASE) for name in ("link", "base"))
 _SHEET = re.compile(r"\brel\s*=\s*[\"']?stylesheet\b", re.IGNORECASE)
 _HREF = re.compile(r"\bhref\s*=\s*[\"']?([^\"'\s>]+)", re.IGNORECASE)
 _STYLE = re.compile(r"<style\b[^>]*>(.*?)</style", re.IGNORECASE | re.DOTALL)
 _STYLED = 1000
-"""Minimum characters of own style sheets of a page that needs no others."""
+"""Minimum characters of a page's inline style sheets, to need no linked ones."""
 _HERE = "here.test"
-_TRADITIONAL, _SIMPLIFIED = (
-    "們這個說會來時國學對發開關實體應點還",
-    "们这个说会来时国学对发开关实体应点还",
-)
+_TRADITIONAL = "們這個說會來時國學對發開關實體應點還"
+_SIMPLIFIED = "们这个说会来时国学对发开关实体应点还"
 _NONE = (UNDECIDED, "la")  # lorem ipsum
 _FEWEST_WORDS = 25
 _START = 400
@@ -55,7 +53,7 @@ _START = 400
 
 @dataclass(slots=True)
 class Page:
-    """A page that ``pinned make`` would list, with the text of its body."""
+    """A page that ``pinned make`` would list; ``bare``: without its style sheets."""
 
     name: str
     about: Description
@@ -71,7 +69,7 @@ class Page:
 
 @dataclass(slots=True)
 class Served:
-    """A folder of a commit that may be served."""
+    """A folder of a commit that may be the site."""
 
     site: Site
     size: int
@@ -80,18 +78,16 @@ class Served:
     @property
     def described(self) -> int:
         """Return the number of pages whose description is not a template's."""
-        captions = (page.about.caption or "" for page in self.pages)
-        return sum(not is_placeholder(text) for text in captions)
+        return sum(not is_placeholder(page.about.caption or "") for page in self.pages)
 
 
 @dataclass(slots=True)
 class Found:
     """Properties of a repository; ``status`` is the reason if there are none.
 
-    ``pages`` is the number of pages to list; ``placeholders``, ``refused``, ``saved``, ``empty``
-    and ``bare`` count pages with a template's description, with gambling, adult or spam words,
-    saved from elsewhere, without text until scripts run, and without their style sheets.
-    ``captions`` has each description once.
+    ``pages`` is the number of pages to list; ``placeholders`` to ``bare`` count those with a
+    template's description, with gambling, adult or spam words, saved from elsewhere, without text
+    until scripts run, and without style sheets. ``captions`` has each description once.
     """
 
     repository: str
@@ -112,7 +108,7 @@ class Found:
 
 
 def pattern(words: Mapping[str, list[str]]) -> re.Pattern[str]:
-    """Return the expression for ``words`` and ``parts`` of ``words.toml``."""
+    """Return the expression for ``words`` and ``parts`` in ``words.toml``."""
     whole = [rf"\b(?:{'|'.join(words['words'])})\b"] if "words" in words else []
     return re.compile("|".join(whole + words.get("parts", [])), re.IGNORECASE)
 
@@ -121,7 +117,7 @@ _REFUSED = pattern(WORDS["refused"])
 
 
 def look(git: Git, mirrors: Path, name: str) -> Found:
-    """Inspect a mirror; its branch with the most described pages is the site."""
+    """Inspect a mirror; the branch with the most described pages is the site."""
     from recipes.pinned_web.kinds import kind_of
     from recipes.pinned_web.licences import licence_of
 
@@ -168,7 +164,7 @@ def language_of(pages: list[Page]) -> str:
 
 
 def _commits(git: Git, mirror: Path) -> list[str]:
-    """Return the commits of the default branch and of branches that may have a built site."""
+    """Return the tips of the default branch and of branches that may have a built site."""
     head = git.run(mirror, "rev-parse", "HEAD")[1].decode().split()
     listed = "for-each-ref", "--format=%(objectname) %(refname:lstrip=2)", "refs/heads"
     tips = (line.split(" ", 1) for line in git.run(mirror, *listed)[1].decode().splitlines())
@@ -177,9 +173,9 @@ def _commits(git: Git, mirror: Path) -> list[str]:
 
 
 def _served(git: Git, mirror: Path, tip: Site) -> Served | None:
-    """Return the served folder of a commit: the root if it has enough pages, else the best.
+    """Return the served folder of a commit: the root if it has enough pages, else the best one.
 
-    Pages of other folders that may be served do not count for the root.
+    Pages of other candidate folders do not count for the root.
     """
     there = git.files(mirror, tip).keys()
     indexes = [(one, f"{one}/index.htm".lstrip("/").encode()) for one in WORDS["folders"]]
@@ -198,10 +194,9 @@ def _served(git: Git, mirror: Path, tip: Site) -> Served | None:
 def _read(git: Git, mirror: Path, site: Site, others: tuple[str, ...]) -> Served:
     """Read the pages of a folder that ``pinned make`` would list."""
     chosen = choose(git, mirror, git.files(mirror, site), sys.maxsize)
-    size = chosen.size
-    every = frozenset(chosen.objects)
-    names = [name for name in chosen.objects if name.lower().endswith((".html", ".htm"))]
-    names = [name for name in names if not name.startswith(others)]
+    size, every = chosen.size, frozenset(chosen.objects)
+    pages = (name for name in every if name.lower().endswith((".html", ".htm")))
+    names = [name for name in pages if not name.startswith(others)]
     names = sorted(names, key=lambda name: (name.count("/"), name))[:_READ]
     chosen.objects = {name: chosen.objects[name] for name in names}
     with TemporaryDirectory() as place:
@@ -215,16 +210,15 @@ def _read(git: Git, mirror: Path, site: Site, others: tuple[str, ...]) -> Served
 
 
 def read_page(folder: Path, path: str, every: Collection[str]) -> Page:
-    """Read a listed page; a project's path begins with its name."""
+    """Read a listed page, whose path may begin with the name of the project."""
     name = unquote(path).lstrip("/")
     files = [folder / one for one in (name, name.partition("/")[2])]
     files = [file / "index.html" if file.is_dir() else file for file in files]
     file = next(file for file in files if file.is_file())
     content = file.read_bytes()
-    source = decode(content, "text/html").text
-    name = file.relative_to(folder).as_posix()
-    text = text_of(source[:_LONGEST])
-    return Page(name, describe(content, "text/html"), source, text, is_bare(source, path, every))
+    source, about = decode(content, "text/html").text, describe(content, "text/html")
+    name, text = file.relative_to(folder).as_posix(), text_of(source[:_LONGEST])
+    return Page(name, about, source, text, is_bare(source, path, every))
 
 
 def is_bare(source: str, path: str, every: Collection[str]) -> bool:
@@ -232,8 +226,8 @@ def is_bare(source: str, path: str, every: Collection[str]) -> bool:
     links = [tag for tag in _LINK.findall(source) if _SHEET.search(tag)]
     if not links or sum(map(len, _STYLE.findall(source))) >= _STYLED:
         return False
-    page = f"http://{_HERE}{path}"
-    page = urljoin(page, next(iter(_HREF.findall("".join(_BASE.findall(source)))), ""))
+    bases = _HREF.findall("".join(_BASE.findall(source)))
+    page = urljoin(f"http://{_HERE}{path}", next(iter(bases), ""))
     for href in _HREF.findall("".join(links)):
         with suppress(ValueError):
             sheet = urlsplit(urljoin(page, unescape(href)))

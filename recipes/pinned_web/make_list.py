@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, astuple
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +14,7 @@ import pandas as pd
 from now_builder.formats.ink import is_blank
 from now_builder.formats.io import read_lines
 from now_builder.formats.shard import CaptureRow, stream_rows
-from now_builder.formats.tables import read_frame
+from now_builder.formats.tables import read_frame, write_csv
 from now_builder.pinned.git import Git
 from now_builder.pinned.sites import Site, read_sites
 from now_builder.program.progress import Progress
@@ -24,24 +24,26 @@ from recipes.pinned_web.personal import count_by_site, find, read_screens
 MOST_BYTES = 60_000_000
 MOST_OF_OWNER = 3
 LISTED = 20
-"""Maximum number of pages of a site, so that a few large blogs are not most of the web."""
+"""Maximum number of listed pages of a site, so that large blogs are not most of the web."""
 _ALIKE, _ALIKE_PART = 0.3, 0.6
-"""Minimum shares of common descriptions of two equal sites: of all, and of the smaller site's."""
+"""Minimum share of common descriptions of two equal sites: of all, and of the smaller site's."""
 _LEFT_OUT = Path(__file__).with_name("left-out.sha256")
 
 
-def main(given: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Inspect the mirrors of the candidates, apply the filters, write the list."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("candidates", type=Path, help="CSV with a column repository: owner/name")
     parser.add_argument("mirrors", type=Path, help="folder of bare repositories owner+name")
     parser.add_argument("out", type=Path, help="folder: found.jsonl, sites.csv, verdicts.csv")
-    text = "SHA-256 of lower-cased owner/name or owner, one a line"
+    text = "file of SHA-256 of lower-cased owner/name or owner, one per line"
     parser.add_argument("--leave-out", type=Path, action="append", default=[_LEFT_OUT], help=text)
-    text = "crawl of the list: leave out sites whose screens show nothing, one picture, or people"
+    text = "crawl of the list, to leave out useless screens and unchecked personal data"
     parser.add_argument("--captures", type=Path, help=text)
-    options = parser.parse_args(given)
-    hashes = {line[:64] for file in options.leave_out for line in read_lines(file, "no such file")}
+    options = parser.parse_args(arguments)
+    hashes = {
+        line[:64] for file in options.leave_out for line in read_lines(file, "file not found")
+    }
     options.out.mkdir(parents=True, exist_ok=True)
     verdicts = dict.fromkeys(read_frame(options.candidates)["repository"], "no mirror")
     verdicts |= {name: "left out" for name in verdicts if is_left_out(name, hashes)}
@@ -55,8 +57,7 @@ def main(given: Sequence[str] | None = None) -> None:
         seen |= look_at_screens(stream_rows(options.captures))
         verdicts |= {site.repository: seen[site.host] for site in sites if site.host in seen}
         sites = [site for site in sites if site.host not in seen]
-    columns = [field.name for field in fields(Site)]
-    pd.DataFrame(sites, columns=columns).to_csv(options.out / "sites.csv", index=False)
+    write_csv(options.out / "sites.csv", Site.__slots__, map(astuple, sites))
     table = pd.DataFrame(verdicts.items(), columns=["repository", "verdict"])
     table.to_csv(options.out / "verdicts.csv", index=False)
     print(table["verdict"].str.partition(":")[0].value_counts().to_string())
@@ -70,7 +71,7 @@ def is_left_out(name: str, hashes: Iterable[str]) -> bool:
 
 
 def look_at_all(names: Sequence[str], mirrors: Path, record: Path) -> list[Found]:
-    """Inspect the mirrors that are not in ``record`` yet; return all."""
+    """Inspect the mirrors that are not in ``record`` yet; return the properties of all."""
     with record.open("a+b") as file:
         file.seek(0)
         lines = file.read().splitlines(keepends=True)
@@ -91,12 +92,12 @@ def look_at_all(names: Sequence[str], mirrors: Path, record: Path) -> list[Found
     return [by_name[name] for name in names if name in by_name]
 
 
-def judge(found: Iterable[Found]) -> dict[str, str]:
+def judge(repositories: Iterable[Found]) -> dict[str, str]:
     """Return ``accepted`` or the reason against it by repository; keep the first of equal sites."""
     verdicts: dict[str, str] = {}
     kept: dict[str, set[str]] = {}
     owners = Counter[str]()
-    for site in found:
+    for site in repositories:
         owner = site.repository.lower().partition("/")[0]
         why = _unfit(site) or _like_another({*site.captions}, kept)
         why = why or ("owner has three" if owners[owner] >= MOST_OF_OWNER else "")
@@ -135,8 +136,7 @@ def _like_another(mine: set[str], kept: dict[str, set[str]]) -> str:
 def look_at_screens(rows: Iterable[CaptureRow]) -> Mapping[str, str]:
     """Return the reason to leave a site out by host, if most of its first screens are useless.
 
-    Pages may show nothing without scripts, fonts or pictures from other hosts. Sites that refuse
-    crawlers have no screens.
+    Pages may show nothing without files from other hosts; sites may refuse crawlers.
     """
     pages: dict[str, list[CaptureRow]] = defaultdict(list)
     for row in rows:
@@ -147,18 +147,18 @@ def look_at_screens(rows: Iterable[CaptureRow]) -> Mapping[str, str]:
             why[host] = "no page could be captured"
             continue
         blank = sum(is_blank(row.ink_middle or 0.0) for row in seen)
-        alike = Counter(row.sha256 for row in seen).most_common(1)[0][1]
+        equal = Counter(row.sha256 for row in seen).most_common(1)[0][1]
         if blank > 0.5 * len(seen):
             why[host] = f"shows nothing: {blank} of {len(seen)} first screens"
-        elif alike > max(1, 0.5 * len(seen)):
-            why[host] = f"one picture: {alike} of {len(seen)} first screens"
+        elif equal > max(1, 0.5 * len(seen)):
+            why[host] = f"one picture: {equal} of {len(seen)} first screens"
     return why
 
 
-def make_sites(found: Iterable[Found]) -> list[Site]:
-    """Return the rows of the list, in the order of their names."""
+def make_sites(repositories: Iterable[Found]) -> list[Site]:
+    """Return the rows of the list, sorted by repository."""
     sites: dict[str, Site] = {}
-    for one in sorted(found, key=lambda one: one.repository.lower()):
+    for one in sorted(repositories, key=lambda one: one.repository.lower()):
         host = host_of(one.repository)
         if host in sites:
             ending = hashlib.sha256(one.repository.encode()).hexdigest()[:4]

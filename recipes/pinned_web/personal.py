@@ -37,21 +37,23 @@ class Hit:
     around: str
 
 
-def main(given: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Write the hits that no row of ``personal.csv`` allows."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("source", type=Path, help="captures, or a folder that pinned make wrote")
-    parser.add_argument("out", type=Path, help="CSV to write: it has the data, so do not publish")
-    options = parser.parse_args(given)
+    parser.add_argument("source", type=Path, help="captures, or a folder made by pinned make")
+    parser.add_argument(
+        "out", type=Path, help="CSV to write; it has the personal data, so do not publish it"
+    )
+    options = parser.parse_args(arguments)
     is_web = (options.source / "urls.txt").exists()
     hits = find((read_texts if is_web else read_screens)(options.source))
     write_csv(options.out, (field.name for field in fields(Hit)), map(astuple, hits))
     sites = count_by_site(hits)
-    print(f"{options.out}: {len(hits)} hits on {len(sites)} sites that nobody has looked at")
+    print(f"{options.out}: {len(hits)} hits on {len(sites)} sites to check")
 
 
 def find(texts: Iterable[Text]) -> list[Hit]:
-    """Return each hit of a page once, without hits that ``personal.csv`` allows."""
+    """Return each hit of a page once, except those that ``personal.csv`` allows."""
     with _KEPT.open(encoding="utf-8", newline="") as file:
         why = {(row["host"], row["kind"]): row["why"] for row in csv.DictReader(file)}
     hits: dict[tuple[str, str], Hit] = {}

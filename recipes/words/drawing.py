@@ -1,4 +1,4 @@
-"""Draw small screens of words in many scripts, fonts and sizes; make training batches of them."""
+"""Draw small screens of words in many scripts, fonts and sizes, and batch them for training."""
 
 import random
 import unicodedata
@@ -20,12 +20,12 @@ from recipes.words.lexicon import Font, Lexicon
 WIDTH, HEIGHT = 320, 96
 ROWS, COLUMNS = HEIGHT // DOWN, WIDTH // ACROSS
 SIZES = (10.0, 24.5)
-"""Font sizes, in px, that the reader learns; others are read on a page of another scale."""
+"""Font sizes, in px, that the reader learns at one scale of the page."""
 UNCLEAR = (8.0, 29.0)
-"""Font sizes beyond which text counts as none, as it is read on a page of another scale."""
+"""Font sizes, in px, outside of which text counts as none."""
 
 _SCALE = 2
-"""Factor by which words are drawn larger than they are shown, as on a phone."""
+"""Pixel ratio: words are drawn larger and scaled down, as on a phone."""
 _RIGHT_TO_LEFT = frozenset({"ar", "ckb", "fa", "he", "lrc", "mzn", "ps", "sd", "ug", "ur", "yi"})
 _LATIN = "it de nl es sk fr pl cs pt da ro is tr bs sv hr sl fi az id hu et ca gl lt lv nb vi af"
 _GROUPS = {
@@ -41,23 +41,16 @@ _GROUPS = {
     "greek": (0.02, "el"),
     "devanagari": (0.02, "hi hi mr ne"),
 }  # fmt: skip
-"""Share of lines and languages of each kind; the rest is of any other language."""
+"""Share of lines and languages of each group; the rest is in other languages."""
 _NEARLY = 1.5
-"""Px from the border of two rows within which the middle of a letter is taken for in both."""
+"""Px from the border of two rows within which the middle of a letter counts as in both."""
 _JOINER = "\u200d"
 _ALEF = frozenset("اأإآ")
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A letter on a canvas.
-
-    Attributes:
-        unit: The letter among its neighbours.
-        left: Left end, in px.
-        right: Right end, in px.
-        centre: Middle of its line from the top, in px.
-    """
+    """A letter with its neighbours on a canvas: its ends and the middle of its line, in px."""
 
     unit: Unit
     left: float
@@ -71,9 +64,9 @@ class Canvas:
 
     Attributes:
         pixels: Grey values.
-        letters: Letters to be read.
-        unclear: Boxes of text that may be seen or not, in px: left, top, right, bottom. It is
-            nearly of a size that is read, or cut off by an edge.
+        letters: Letters to read.
+        unclear: Boxes (left, top, right, bottom, in px) of text that may be read or not: cut off,
+            or nearly of a size to read.
     """
 
     pixels: UInt8[np.ndarray, "height width"]
@@ -83,14 +76,13 @@ class Canvas:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Canvases to learn from.
+    """Canvases for training.
 
     Attributes:
         pixels: Grey values in [0, 1].
-        shown: 1 where a cell shows a letter that is to be read, 0 where it shows none or one of
-            another scale, and −1 where it does not count: where the middle of a letter is next to
-            another row's, and in text that is unclear.
-        cells: Canvas, row and column of the letters that are read.
+        shown: 1 for cells with a letter to read, 0 for others, −1 for ignored ones: unclear text,
+            and the row next to a letter near its border.
+        cells: Canvas, row and column of the letters to read.
         units: Those letters.
     """
 
@@ -101,7 +93,7 @@ class Batch:
 
 
 class Writer:
-    """Draw canvases of random lines, of words and in fonts by language."""
+    """Draw canvases of random lines with a language's words and fonts."""
 
     def __init__(self, lexicon: Lexicon, fonts: Mapping[str, Sequence[Font]]) -> None:
         self._fonts, self._latin = fonts, frozenset(fonts["en"])
@@ -110,23 +102,22 @@ class Writer:
             for language, (words, weights) in lexicon.items()
             if language in fonts
         }
-        known = {kind: group.split() for kind, (_, group) in _GROUPS.items()}
-        grouped = {language for group in known.values() for language in group}
-        known["other"] = sorted(set(self._words) - grouped)
+        groups = {name: languages.split() for name, (_, languages) in _GROUPS.items()}
+        grouped = {language for group in groups.values() for language in group}
+        groups["other"] = sorted(set(self._words) - grouped)
         drawn = {
-            kind: [language for language in group if language in self._words]
-            for kind, group in known.items()
+            name: [one for one in group if one in self._words] for name, group in groups.items()
         }
-        self._kinds = {kind: group for kind, group in drawn.items() if group}
+        self._groups = {name: group for name, group in drawn.items() if group}
         rest = 1 - sum(share for share, _ in _GROUPS.values())
-        self._shares = [_GROUPS.get(kind, (rest, ""))[0] for kind in self._kinds]
+        self._shares = [_GROUPS.get(name, (rest, ""))[0] for name in self._groups]
         self._letters = {
             language: sorted({letter for word in words for letter in word if letter.isalnum()})
             for language, (words, _) in self._words.items()
         }
 
     def draw(self, seed: int) -> Canvas:
-        """Draw a canvas; the same for the same seed, fonts and words."""
+        """Draw a canvas; equal seeds, fonts and words give equal canvases."""
         draws = random.Random(seed)
         back, ink = _colours(draws)
         page = _Page(_background(draws, back), ink)
@@ -140,8 +131,8 @@ class Writer:
 
     def _paragraph(self, draws: random.Random, page: "_Page", top: float) -> float:
         """Write one to four lines of one language and font; return where the next one begins."""
-        kind = draws.choices(list(self._kinds), self._shares)[0]
-        language = draws.choice(self._kinds[kind])
+        group = draws.choices(list(self._groups), self._shares)[0]
+        language = draws.choice(self._groups[group])
         size = _size(draws)
         chosen, latin = (draws.choice(self._fonts[each]) for each in (language, "en"))
         font = _load(chosen, round(size * _SCALE))
@@ -149,11 +140,11 @@ class Writer:
         leading = size * draws.uniform(1.15, 1.8)
         lines = 1 if draws.random() < 0.5 else draws.randint(2, 4)
         style = _Style(font, size, language)
-        if chosen not in self._latin:  # as browsers do, another font for what it lacks
+        if chosen not in self._latin:  # another font for letters that it lacks, as in browsers
             style.latin = _load(latin, round(size * _SCALE))
         if draws.random() < 0.15:
             page.panel(draws, left, top, lines * leading + size * 0.5)
-        if kind not in ("arabic", "devanagari", "thai", "other") and draws.random() < 0.08:
+        if group not in ("arabic", "devanagari", "thai", "other") and draws.random() < 0.08:
             style.spacing = size * draws.uniform(0.03, 0.2)
         if draws.random() < 0.08:
             style.underline = max(1, round(size * _SCALE / 16))
@@ -199,18 +190,13 @@ class Writer:
 
 @dataclass(slots=True)
 class _Style:
-    """How the words of a paragraph look.
-
-    Attributes:
-        latin: Font of texts with a Latin letter or a digit, if ``font`` has none.
-        spacing: Added after each letter, in px.
-    """
+    """Look of the words of a paragraph."""
 
     font: ImageFont.FreeTypeFont
     size: float
     language: str
-    latin: ImageFont.FreeTypeFont | None = None
-    spacing: float = 0.0
+    latin: ImageFont.FreeTypeFont | None = None  # of Latin letters and digits, if font has none
+    spacing: float = 0.0  # after each letter, in px
     underline: int = 0
 
 
@@ -224,7 +210,7 @@ class _Page:
         self.unclear: list[tuple[float, float, float, float]] = []
 
     def picture(self, draws: random.Random, top: float) -> float:
-        """Draw spots, shapes and edges without a letter; return where they end."""
+        """Draw spots, shapes and edges without letters; return their lower end."""
         left, height = draws.uniform(-20, WIDTH - 20), draws.uniform(8, 60)
         width = height * draws.uniform(0.7, 5)
         box = [round(edge * _SCALE) for edge in (left, top, left + width, top + height)]
@@ -240,10 +226,10 @@ class _Page:
                 (draws.uniform(box[0], box[2]), draws.uniform(box[1], box[3]))
                 for _ in range(draws.randint(2, 4))
             ]
-            kind, grey = draws.random(), draws.randrange(256)
-            if kind < 0.4:
+            shape, grey = draws.random(), draws.randrange(256)
+            if shape < 0.4:
                 self._pen.line(points, fill=grey, width=draws.randint(1, 8))
-            elif kind < 0.7 and len(points) > 2:
+            elif shape < 0.7 and len(points) > 2:
                 self._pen.polygon(points, fill=grey)
             else:
                 radius = draws.uniform(2, size[1] / 2)
@@ -251,7 +237,7 @@ class _Page:
         return top + height
 
     def panel(self, draws: random.Random, left: float, top: float, height: float) -> None:
-        """Fill an area behind the next lines, or frame it, as a button or a box on a page is."""
+        """Draw a filled or framed area behind the next lines, like a button or a box on a page."""
         back, self.ink = _colours(draws)
         around = draws.uniform(2, 12)
         right = left + draws.uniform(60, 280)
@@ -289,7 +275,7 @@ class _Page:
     def _place(
         self, text: str, ends: Sequence[float], left: float, centre: float, language: str
     ) -> None:
-        """Note where each letter of a text stands, the signs on it included."""
+        """Record the position of each letter of a text with the signs on it."""
         for place, unit in spans(text):
             after = place + 1
             while after < len(text) and unicodedata.category(text[after])[0] == "M":
@@ -302,10 +288,9 @@ class _Page:
 
 
 def _ends(text: str, font: ImageFont.FreeTypeFont) -> list[float]:
-    """Return where each letter of a text ends, in px from its beginning, which comes first.
+    """Return 0 and the end of each letter of a text, in px from its beginning.
 
-    Letters of Arabic are as wide as they are within a word, and those of a ligature share its
-    width.
+    Arabic letters have their width within the word; those of a ligature share its width.
     """
     joined = any("\u0600" <= letter <= "\u08ff" for letter in text)
     ends = [0.0]
@@ -321,9 +306,9 @@ def _ends(text: str, font: ImageFont.FreeTypeFont) -> list[float]:
 def make_batch(
     canvases: Sequence[Canvas], draws: np.random.Generator, limit: int, *, varied: bool
 ) -> Batch:
-    """Prepare canvases as a batch; at most ``limit`` letters of each, chosen at random, are read.
+    """Batch canvases with at most ``limit`` random letters to read of each.
 
-    If they are ``varied``, pixels are inverted, faded, blurred or made noisy at random.
+    ``varied`` inverts, fades, blurs pixels or adds noise at random.
     """
     pixels = np.stack([canvas.pixels for canvas in canvases]).astype(np.float32) / 255
     if varied:
@@ -338,9 +323,9 @@ def make_batch(
             shown[number, down, max(0, int(left / ACROSS)) : max(0, int(right / ACROSS) + 1)] = -1
         placed = [(place, letter) for letter in canvas.letters if (place := _place(letter))]
         for (_, first, last), letter in placed:
-            beside = _beside(letter.centre)
-            if beside in range(ROWS):
-                shown[number, beside, first:last] = -1
+            near = _near_row(letter.centre)
+            if near in range(ROWS):
+                shown[number, near, first:last] = -1
         for (row, first, last), _ in placed:
             shown[number, row, first:last] = 1
         if len(placed) > limit:
@@ -354,7 +339,7 @@ def make_batch(
 
 
 def _place(letter: Letter) -> tuple[int, int, int] | None:
-    """Return the row of a letter and the columns that it covers, unless it is cut off."""
+    """Return the row and columns of a letter; ``None`` if it is cut off."""
     if letter.left < 0 or letter.right > WIDTH or not 2 <= letter.centre <= HEIGHT - 2:
         return None
     first = round(letter.left / ACROSS)
@@ -362,8 +347,8 @@ def _place(letter: Letter) -> tuple[int, int, int] | None:
     return (int(letter.centre // DOWN), first, last) if last > first else None
 
 
-def _beside(centre: float) -> int:
-    """Return the row next to that of a letter if the letter is nearly as much in it, else −1."""
+def _near_row(centre: float) -> int:
+    """Return the neighbouring row if the middle of a letter is near its border, else −1."""
     row, inside = divmod(centre, DOWN)
     if min(inside, DOWN - inside) >= _NEARLY:
         return -1
@@ -384,7 +369,7 @@ def _vary(page: Float[np.ndarray, "height width"], draws: np.random.Generator) -
 
 
 def _colours(draws: random.Random) -> tuple[int, int]:
-    """Return grey values of a background and of an ink that can be told from it."""
+    """Return grey values of a background and of an ink with enough contrast."""
     back = draws.choice([255, 255, 255, 250, 245, draws.randint(200, 255), draws.randint(0, 60),
                          draws.randint(0, 255)])  # fmt: skip
     inks: list[int] = [0, 20, 50, 80, 120, 255, draws.randint(0, 255)]
@@ -392,7 +377,7 @@ def _colours(draws: random.Random) -> tuple[int, int]:
 
 
 def _background(draws: random.Random, back: int) -> Image.Image:
-    """Draw a background: plain, or with a slope of light, or with spots."""
+    """Draw a background: plain, with a gradient, or with spots."""
     width, height = WIDTH * _SCALE, HEIGHT * _SCALE
     if draws.random() >= 0.12:
         return Image.new("L", (width, height), back)
@@ -406,13 +391,11 @@ def _background(draws: random.Random, back: int) -> Image.Image:
 
 
 def _size(draws: random.Random) -> float:
-    """Draw a font size, mostly one that is to be read."""
-    kind = draws.random()
-    if kind < 0.8:
+    """Draw a font size, mostly one to read."""
+    chance = draws.random()
+    if chance < 0.8:
         return draws.triangular(SIZES[0], SIZES[1], 14.5)
-    if kind < 0.91:
-        return draws.uniform(SIZES[1], 70)
-    return draws.uniform(4, SIZES[0])
+    return draws.uniform(SIZES[1], 70) if chance < 0.91 else draws.uniform(4, SIZES[0])
 
 
 def _gap(draws: random.Random, size: float, *, unspaced: bool) -> float:
@@ -423,17 +406,17 @@ def _gap(draws: random.Random, size: float, *, unspaced: bool) -> float:
 
 def _punctuated(draws: random.Random, text: str) -> str:
     """Add a sign before or after some texts."""
-    kind = draws.random()
+    chance = draws.random()
     after, before = (",,,...:;!?)»", "(«-–•#")
     if is_unspaced(text[0]):
         after, before = ("，。、：！？）」", "（「《·")
-    if kind < 0.13:
+    if chance < 0.13:
         return text + draws.choice(after)
-    return draws.choice(before) + text if kind < 0.16 else text
+    return draws.choice(before) + text if chance < 0.16 else text
 
 
 def _shortened(word: str, count: int) -> str:
-    """Cut a word, but not between a letter and a sign on it."""
+    """Cut a word, but never between a letter and a sign on it."""
     while count < len(word) and unicodedata.category(word[count])[0] == "M":
         count += 1
     return word[:count]
@@ -451,18 +434,18 @@ def _number(draws: random.Random) -> str:
 
 
 def _case(draws: random.Random, word: str) -> str:
-    kind = draws.random()
-    return word.capitalize() if kind < 0.35 else word.upper() if kind < 0.45 else word
+    chance = draws.random()
+    return word.capitalize() if chance < 0.35 else word.upper() if chance < 0.45 else word
 
 
 def _change(draws: random.Random, word: str, letters: Sequence[str]) -> str:
-    """Change one to three letters of a word, so that words cannot be known by heart."""
+    """Change one to three letters of a word, so that words cannot be memorised."""
     spelled = list(word)
     for _ in range(draws.randint(1, 3)):
-        place, kind = draws.randrange(len(spelled)), draws.random()
-        if kind < 0.5:
+        place, chance = draws.randrange(len(spelled)), draws.random()
+        if chance < 0.5:
             spelled[place] = draws.choice(letters)
-        elif kind < 0.75:
+        elif chance < 0.75:
             spelled.insert(place, draws.choice(letters))
         elif len(spelled) > 2:
             del spelled[place]
@@ -471,7 +454,7 @@ def _change(draws: random.Random, word: str, letters: Sequence[str]) -> str:
 
 @lru_cache(maxsize=1)
 def _characters() -> Mapping[str, Sequence[str]]:
-    """Return the characters of everyday use: of JIS level 1 with kana, and of GB 2312 level 1."""
+    """Return the common characters: JIS level 1 with kana, and GB 2312 level 1."""
     kana = [chr(code) for code in (*range(0x3041, 0x3094), *range(0x30A1, 0x30F5))]
     return {
         "ja": [*kana * 8, *_two_bytes("euc_jp", 0xB0, 0xCF)],

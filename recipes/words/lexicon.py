@@ -1,4 +1,4 @@
-"""Words of many languages from permissively licensed packages, and the fonts that can draw them."""
+"""Words of many languages from permissively licensed packages, and fonts to draw them."""
 
 import ast
 import gettext
@@ -7,7 +7,6 @@ import sys
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,23 +19,23 @@ words (MIT), Jieba's dictionary (MIT)."""
 FOLDERS = ("/usr/share/fonts", "/usr/local/share/fonts", "~/.local/share/fonts", "~/.fonts")
 
 _MIN_WORDS = 300
-"""Languages with fewer words are left out: they would repeat themselves."""
+"""Minimum number of words of a language."""
 _MAX_WORDS = 60_000
 _DOCUMENTATION = 60
-"""Length from which a string of Faker's source is taken for documentation."""
+"""Minimum length of strings in Faker's source that count as documentation."""
 _COMMON = 3000
-"""Occurrences above which a word of Jieba's dictionary is not weighted more."""
+"""Maximum count of a word of Jieba's dictionary."""
 _MARKUP = re.compile(r"%\([a-z_]+\)[sd]|%[sd]|\{[^}]*\}|<[^>]*>|&\w+;")
 _FONT_FILES = {".ttf", ".otf", ".ttc"}
 _NO_TEXT = re.compile(r"symbol|emoji|music|math|lastresort|dingbat|icon|awesome", re.IGNORECASE)
 _FONTS_PER_FILE = 4
 _COVERAGE = 0.995
-"""Share of a language's letters, by how often they occur, that a font must have."""
+"""Minimum share of a language's letters, weighted by frequency, that a font must have."""
 
 Lexicon = Mapping[str, tuple[list[str], list[float]]]
 """Words of each language and their weights."""
 Font = tuple[str, int]
-"""Path of a font file, and number of the font in it."""
+"""Path of a font file, and index of the font in it."""
 
 
 def read_lexicon() -> Lexicon:
@@ -65,13 +64,8 @@ def read_lexicon() -> Lexicon:
     }
 
 
-def source_versions() -> dict[str, str]:
-    """Return the version of each package, for the JSON beside the weights."""
-    return {name: version(name) for name in SOURCES}
-
-
 def fonts_by_language(lexicon: Lexicon, folders: Iterable[Path]) -> Mapping[str, list[Font]]:
-    """Find the fonts that can draw each language, in the system's folders and in ``folders``.
+    """Find the fonts that can draw each language, in the system's folders and ``folders``.
 
     Raises:
         ConfigError: If no font can draw English.
@@ -86,41 +80,36 @@ def fonts_by_language(lexicon: Lexicon, folders: Iterable[Path]) -> Mapping[str,
                 with TTFont(path, fontNumber=number, lazy=True) as font:
                     drawn = set(font.getBestCmap() or ())
             except (TTLibError, OSError, KeyError, AssertionError):
-                break  # the file has no further font, or none that can be read
+                break  # no further readable font
             for language, counted in letters.items():
-                known = sum(count for letter, count in counted.items() if ord(letter) in drawn)
-                if known >= _COVERAGE * counted.total():
+                covered = sum(count for letter, count in counted.items() if ord(letter) in drawn)
+                if covered >= _COVERAGE * counted.total():
                     fonts[language].append((str(path), number))
     if not fonts.get("en"):
         raise ConfigError(f"no fonts in {', '.join(FOLDERS)}: install some, or pass --fonts FOLDER")
-    without = sorted(language for language, found in fonts.items() if not found)
-    if without:
+    if without := sorted(language for language in fonts if not fonts[language]):
         sys.stderr.write(f"train-words: no font for {' '.join(without)}\n")
-    return {language: found for language, found in fonts.items() if found}
+    return {language: listed for language, listed in fonts.items() if listed}
 
 
 def _weighted(counts: Counter[str]) -> tuple[list[str], list[float]]:
-    """Return the most frequent words; roots of counts as weights, so that rare ones occur."""
+    """Return the most frequent words, weighted by the roots of their counts."""
     words, numbers = zip(*sorted(counts.most_common(_MAX_WORDS)), strict=True)
     return list(words), [number**0.5 for number in numbers]
 
 
 def _words(text: str, language: str) -> Iterator[str]:
-    """Yield words as they are shown, with their vowel signs and what stands within a word."""
+    """Yield words as shown, with vowel signs and the punctuation within them."""
     shown = unicodedata.normalize("NFC", _MARKUP.sub("", text))
     if language in {"ja", "zh"}:
         yield from (run for run in runs(shown) if is_unspaced(run[0]))
         return
     for part in shown.split():
-        inner = [place for place, letter in enumerate(part) if _is_written(letter)]
+        # a letter, a sign on one, or a digit
+        inner = [at for at, sign in enumerate(part) if unicodedata.category(sign)[0] in "LMN"]
         word = part[inner[0] : inner[-1] + 1] if inner else ""
         if any(map(str.isalnum, word)) and not any(map(is_unspaced, word)):
             yield word
-
-
-def _is_written(letter: str) -> bool:
-    """Return whether a character is a letter, a sign on one, or a digit."""
-    return unicodedata.category(letter)[0] in "LMN"
 
 
 def _folder(package: str) -> Path:
@@ -153,7 +142,7 @@ def _translations() -> Iterator[tuple[str, str]]:
                 entries = vars(gettext.GNUTranslations(file))["_catalog"]
             for message, translated in entries.items():
                 text = message if isinstance(message, str) else message[0]
-                if text:  # the empty one holds the file's own header
+                if text:  # the empty message is the file's header
                     yield path.parts[-3], translated
                     yield "en", text.rpartition("\x04")[2]
 
@@ -171,7 +160,7 @@ def _faker() -> Iterator[tuple[str, str]]:
 
 
 def _letters(words: Iterable[str]) -> Counter[str]:
-    """Count the letters of a language; Latin ones only where they are most of its letters."""
+    """Count the letters of a language; Latin ones only if they are most of its letters."""
     counted = Counter(letter for word in words for letter in word)
     latin = [letter for letter in counted if letter.isascii()]
     if 2 * sum(counted[letter] for letter in latin) < counted.total():

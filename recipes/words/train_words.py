@@ -1,4 +1,4 @@
-"""Train the word reader of a detector on drawn words: see README.md in this folder."""
+"""Train the word reader of a detector on drawn words; see README.md in this folder."""
 
 import argparse
 import math
@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,60 +28,64 @@ from now_builder.errors import ConfigError, NowError, TrainingError
 from now_builder.formats.word_vectors import Unit, is_unspaced, letter_vector, unit_vector
 from now_builder.program.command_line import set_up_logging
 from recipes.words.drawing import Batch, Canvas, Writer, make_batch
-from recipes.words.lexicon import Font, Lexicon, fonts_by_language, read_lexicon, source_versions
+from recipes.words.lexicon import SOURCES, Font, Lexicon, fonts_by_language, read_lexicon
 
 BLOCK = 512
-"""Canvases that are drawn at once."""
+"""Number of canvases drawn at once."""
 PASSES = 4
-"""Times that a block is learned from, its pixels varied anew."""
+"""Number of passes over a block, each with other random changes of the pixels."""
 BATCH = 16
 LETTERS = 72
-"""Maximum letters of a canvas that are read."""
+"""Maximum number of letters to read of a canvas."""
 CHECKPOINT_EVERY = 50
 MEASURED = 192
-"""Canvases to measure on."""
+"""Number of canvases for the figures."""
 _WARM = 200
 _AVERAGED = 0.998
 """Decay of the moving average of the weights."""
 _GATE = 2.0
 _COSINE = 2.0
 _HELD_OUT = 10**9
-"""Seeds from here on draw the canvases to measure on."""
+"""First seed of the canvases for the figures."""
 _SCRIPTS = (("latin", 0x00, 0x24F), ("cyrillic", 0x400, 0x52F), ("hangul", 0xAC00, 0xD7A3))
 
 
-def arguments(given: Sequence[str] | None) -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
-    add("weights", type=Path, help="File to write (.safetensors); beside it appears its .json.")
+    add("weights", type=Path, help="File to write (.safetensors), with a .json next to it.")
     add("--from", dest="start", type=Path, help="Detector of the size tiny; default: tiny-web.")
-    add("--steps", type=int, default=12_000, help="Steps of 16 canvases of 320 x 96 px.")
-    add("--lr", type=float, default=2e-3, help="Highest learning rate.")
+    add(
+        "--steps",
+        type=int,
+        default=12_000,
+        help="Number of steps, each with 16 canvases of 320 x 96 px.",
+    )
+    add("--lr", type=float, default=2e-3, help="Maximum learning rate.")
     add("--seed", type=int, default=0, help="Seed of the initial weights and of every draw.")
-    add("--fonts", type=Path, nargs="*", default=[], help="Folders of fonts beside the system's.")
-    add("--threads", type=int, default=os.cpu_count(), help="CPU threads.")
+    add("--fonts", type=Path, nargs="*", default=[], help="Folders of additional fonts.")
+    add("--threads", type=int, default=os.cpu_count(), help="Number of CPU threads.")
     add("--precision", choices=("fp32", "bf16"), default="fp32", help="Precision of the network.")
-    add("--half", action="store_true", help="Write the weights as float16; measure those.")
-    return parser.parse_args(given)
+    add("--half", action="store_true", help="Write and measure the weights as float16.")
+    return parser.parse_args(arguments)
 
 
 def train(options: argparse.Namespace) -> dict[str, float]:
-    """Teach a detector to read, and write it with its reader; nothing else in it changes.
+    """Train the word reader of a detector, and write the detector with the averaged weights.
 
-    A detector that reads goes on from what it has learned; of the weights along the way a moving
-    average is written. Killed at any moment and run again it goes on from its last checkpoint.
+    An existing reader is trained further; an interrupted training resumes from its checkpoint.
 
     Returns:
-        Figures on drawn words that it has not seen.
+        Figures on unseen drawn words.
 
     Raises:
-        ConfigError: If the weights are there, a checkpoint is of other options, a package or fonts
-            are missing, or the detector has no patch features.
+        ConfigError: If the weights exist, a checkpoint has other options, a package or fonts are
+            missing, or the detector has no patch features.
         TrainingError: If a loss is not finite.
     """
     if options.weights.suffix != ".safetensors" or options.weights.exists():
-        raise ConfigError(f"{options.weights}: expected a *.safetensors that is not there yet")
+        raise ConfigError(f"{options.weights}: expected a new *.safetensors file")
     start = find_weights(options.start)
     if not read_card(start).model.patches:
         raise ConfigError(f"{start}: the size {read_card(start).model.size} has no word reader")
@@ -89,13 +94,13 @@ def train(options: argparse.Namespace) -> dict[str, float]:
     training = Training(options, lexicon, fonts_by_language(lexicon, options.fonts))
     patches = load_detector(start, torch.device("cpu"))[0].patches
     if patches is not None and patches.words is not None:
-        training.begin_with(patches.words)
+        training.start_from(patches.words)
     training.run()
     return training.finish(start)
 
 
 class Training:
-    """Steps and checkpoints of the reader alone."""
+    """Training of the reader: steps, checkpoints, figures."""
 
     def __init__(
         self, options: argparse.Namespace, lexicon: Lexicon, fonts: Mapping[str, list[Font]]
@@ -114,13 +119,13 @@ class Training:
         self.letters, self.table = letter_table(lexicon)
         self.step = 0
 
-    def begin_with(self, reader: WordReader) -> None:
-        """Begin with what a reader has learned."""
+    def start_from(self, reader: WordReader) -> None:
+        """Start from a trained reader."""
         self.reader.load_state_dict(reader.state_dict())
         self.average.module.load_state_dict(reader.state_dict())
 
     def run(self) -> None:
-        """Take the steps that are left."""
+        """Take the remaining steps."""
         self._resume()
         total, every = self.options.steps, max(1, self.options.steps // 20)
         context = multiprocessing.get_context("spawn")
@@ -138,7 +143,7 @@ class Training:
                     self._save()
 
     def _batches(self, pool: Executor) -> Iterator[list[Canvas]]:
-        """Yield the canvases of each step that is left; blocks are drawn ahead of need."""
+        """Yield the canvases of each remaining step; the next block is drawn meanwhile."""
         each = BLOCK // BATCH
         waiting: dict[int, Future[list[Canvas]]] = {}
         block, canvases = -1, []
@@ -182,9 +187,9 @@ class Training:
         logits: Float[Tensor, "n rows columns"],
         vectors: Float[Tensor, "cells 256"],
     ) -> dict[str, Float[Tensor, ""]]:
-        """Compute where letters are, their vectors among those of the batch, and which they are."""
-        known = batch.shown >= 0
-        gate = F.binary_cross_entropy_with_logits(logits[known], batch.shown[known])
+        """Return the losses: places of letters, their vectors in the batch, and which they are."""
+        counts = batch.shown >= 0
+        gate = F.binary_cross_entropy_with_logits(logits[counts], batch.shown[counts])
         units = sorted(set(batch.units))
         number = {unit: row for row, unit in enumerate(units)}
         right = torch.tensor([number[unit] for unit in batch.units])
@@ -201,7 +206,7 @@ class Training:
         }
 
     def _rate(self) -> float:
-        """Return the learning rate: it warms up, then falls along a half cosine."""
+        """Return the learning rate: a warm-up, then a half cosine."""
         if self.step < _WARM:
             return float(self.options.lr * (self.step + 1) / _WARM)
         done = (self.step - _WARM) / max(1, self.options.steps - _WARM)
@@ -213,8 +218,7 @@ class Training:
         self.reader.eval()
         writer = Writer(self.lexicon, self.fonts)
         draws = np.random.default_rng(0)
-        right: Counter[str] = Counter()
-        seen: Counter[str] = Counter()
+        right, seen = Counter[str](), Counter[str]()
         cosines, hits, marked, there = 0.0, 0, 0, 0
         for first in range(0, MEASURED, BATCH):
             drawn = [writer.draw(_HELD_OUT + first + more) for more in range(BATCH)]
@@ -240,7 +244,7 @@ class Training:
         }
 
     def _identity(self) -> dict[str, Any]:
-        """Return the options that change the outcome."""
+        """Return the options that change the result."""
         kept = {name: getattr(self.options, name) for name in ("steps", "lr", "seed", "precision")}
         start = read_card(find_weights(self.options.start)).weights_sha256
         fonts = [folder.name for folder in self.options.fonts]
@@ -267,7 +271,7 @@ class Training:
         self.step = int(state["step"])
 
     def finish(self, start: Path) -> dict[str, float]:
-        """Put the reader into the detector, measure it as it is stored, and write both."""
+        """Put the averaged reader into the detector, measure it as stored, and write both."""
         detector, card = load_detector(start, torch.device("cpu"))
         reader = self.reader = cast(WordReader, self.average.module).eval()
         if self.options.half:
@@ -279,7 +283,7 @@ class Training:
         about = {
             "steps": self.options.steps,
             "settings": self._identity(),
-            "words": source_versions(),
+            "words": {name: version(name) for name in SOURCES},
             "languages": len(self.fonts),
             "fonts": len({font for fonts in self.fonts.values() for font in fonts}),
             "measured": figures,
@@ -292,7 +296,7 @@ class Training:
 
 
 def with_words(features: PatchFeatures, reader: WordReader) -> PatchFeatures:
-    """Return patch features with a reader; the other parts lose their narrowest directions."""
+    """Return patch features with a reader; other parts lose their least directions."""
     wider = PatchFeatures(words=True)
     state = features.state_dict()
     for name, share in zip(("network", "strokes", "shapes"), wider.shares, strict=True):
@@ -307,8 +311,8 @@ _writer: Writer
 
 
 def _begin(lexicon: Lexicon, fonts: Mapping[str, list[Font]]) -> None:
-    """Prepare a process that draws."""
-    global _writer  # noqa: PLW0603 - one a process, made once
+    """Prepare a drawing process."""
+    global _writer  # noqa: PLW0603 - one per process
     _writer = Writer(lexicon, fonts)
 
 
@@ -317,7 +321,7 @@ def _draw(first: int, count: int) -> list[Canvas]:
 
 
 def letter_table(lexicon: Lexicon) -> tuple[dict[str, int], Float[Tensor, "letters 256"]]:
-    """Number the letters of a lexicon, without their case, and return their vectors."""
+    """Return the index of each case-folded letter of a lexicon, and the letters' vectors."""
     folded = {
         letter for words, _ in lexicon.values() for word in words for letter in word.casefold()
     }
@@ -334,9 +338,9 @@ def _script(unit: Unit) -> str:
     return next((name for name, first, last in _SCRIPTS if first <= code <= last), "other")
 
 
-def main(given: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Train and print the figures; a user's mistake is one line and exit status 1."""
-    options = arguments(given)
+    options = parse(arguments)
     try:
         set_up_logging()
         figures = train(options)

@@ -148,7 +148,7 @@ def test_personal_data_of_captions_and_first_screens_are_listed_until_somebody_l
     number, bakery = "http://18312345678.ann.test/", "http://bakery.ann.test/"
     both = {(number, "host", "phone"), (number, "caption", "email"), (number, "screen", "email")}
     assert hits("") == both | {(bakery, "screen", "email")}
-    assert "4 hits on 2 sites that nobody has looked at" in capsys.readouterr().out
+    assert "4 hits on 2 sites to check" in capsys.readouterr().out
     assert hits("bakery.ann.test,email,a business\n") == both
     assert hits("bakery.ann.test,email,below the first screen\n") > both
     make_list.main([*words, "--captures", str(captures)])

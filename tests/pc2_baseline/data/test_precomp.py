@@ -187,7 +187,7 @@ def refuse(release, pattern, data=None, split="train"):
 
 def test_a_folder_of_another_layout_is_refused(flickr, tmp_path):
     for release in (flickr, flickr / "f30k_precomp"):
-        refuse(release, "holds f30k_precomp: --set data.name=f30k_precomp", DataSettings())
+        refuse(release, "contains f30k_precomp; use --set data.name=f30k_precomp", DataSettings())
     refuse(flickr, "expected the layout of coco_precomp", of("coco_precomp"))
     refuse(tmp_path, r"no \*_caps.tsv in it or in cc152k_precomp/", of("cc152k_precomp"))
 
