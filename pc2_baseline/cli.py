@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _examples(*commands: str) -> str:
-    """Put examples under a command's help, a line each."""
+    """Return examples for the end of a command's help."""
     return "\n\n".join(["Examples:", *commands])
 
 
@@ -113,8 +113,7 @@ def train(
     set_: Set = None,
     device: Device = None,
     captures: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the release's captures, for a network of pixels (clip)."),
+        Path | None, typer.Option(help="Captures folder of the release, for pixels (clip).")
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an existing run; fail if there is none.")
@@ -305,8 +304,7 @@ def examples(
     run: RunFolder,
     output: Annotated[Path, typer.Option("-o", "--output", help="The .html file to write.")],
     captures: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the release's captures; default: without pictures."),
+        Path | None, typer.Option(help="Captures folder of the release; default: no pictures.")
     ] = None,
     split: Annotated[str, typer.Option(help="dev or test.")] = "test",
     query: Annotated[
@@ -337,9 +335,7 @@ def examples(
 def make_noise(
     release: Annotated[Path, typer.Argument(metavar="RELEASE", help="Folder of a data set.")],
     output: Annotated[Path, typer.Argument(metavar="OUT.npy", help="The noise file to write.")],
-    mismatch: Annotated[
-        float, typer.Option(help="Share of the training captions to shuffle, 0 to 1.")
-    ],
+    mismatch: Annotated[float, typer.Option(help="Share of captions to shuffle, 0 to 1.")],
     protocol: Annotated[
         Literal["captions", "images", "site", "language"],
         typer.Option(
@@ -348,9 +344,7 @@ def make_noise(
         ),
     ],
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draw.")] = 0,
-    name: Annotated[
-        str | None, typer.Option(help="Layout (data.name); default: from the folder's name.")
-    ] = None,
+    name: Annotated[str | None, typer.Option(help="Layout; default: by the folder's name.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
     """Write a file for data.noise_file that gives a share of training captions other images."""
@@ -372,12 +366,9 @@ def division(
     truth: Truth = None,
     release: Release = None,
     pairs: Annotated[
-        Path | None,
-        typer.Option(help="Table written by rank-pairs, to add the AUROC of its scores."),
+        Path | None, typer.Option(help="Table of rank-pairs, to add the AUROC of its scores.")
     ] = None,
-    every_epoch: Annotated[
-        bool, typer.Option("--every-epoch", help="Print a line for each epoch.")
-    ] = False,
+    every_epoch: Annotated[bool, typer.Option("--every-epoch", help="Print every epoch.")] = False,
     picture: Annotated[
         Path | None,
         typer.Option(help="The .png or .svg file for a picture of the AUROC over epochs."),
@@ -427,8 +418,7 @@ def table(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="TOML file of further rows, or ablations (the parts of PC2) or sensitivity (its "
-            "K, m, tau and weights).",
+            help="TOML file of rows, or ablations (parts of PC2) or sensitivity (its parameters).",
         ),
     ] = None,
     on: On = None,
@@ -455,9 +445,7 @@ def table(
         ),
     ] = None,
     set_: Set = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the runs without writing anything.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs.")] = False,
 ) -> None:
     """Make a benchmark's table: train each row with some seeds, score all, test the differences.
 

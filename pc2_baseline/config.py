@@ -37,27 +37,17 @@ _SECTION = re.compile(r"^\[on\.([\w-]+)\] *# *(.*)$", re.MULTILINE)
 class DataSettings(Strict):
     """Data of the release to train on."""
 
-    tokenizer: str = Field(
-        "jieba", description="Track of NoW: jieba, bpe, bert or your own tokenizer's."
-    )
+    tokenizer: str = Field("jieba", description="Track of NoW: jieba, bpe, bert or your own.")
     name: Literal[NowName, PrecompName] = Field(
-        "now100k_precomp",
-        description="Layout: NoW, by either of its published names, or the *_precomp folders of "
-        "Flickr30K, MS-COCO or CC152K.",
+        "now100k_precomp", description="Layout: NoW (two names), Flickr30K, MS-COCO or CC152K."
     )
     vocab_path: Path | None = Field(
-        None, description="Vocabulary file, or a folder of them; default: the release's own."
+        None, description="Vocabulary or folder; default: the release's."
     )
-    max_tokens: PositiveInt | None = Field(
-        None, description="Maximum number of content tokens of a caption; default: all."
-    )
-    allow_zero_rows: bool = Field(
-        default=False, description="Accept regions whose features are all zero."
-    )
+    max_tokens: PositiveInt | None = Field(None, description="Maximum content tokens of a caption.")
+    allow_zero_rows: bool = Field(default=False, description="Accept regions of zeros.")
     sentences: bool = Field(
-        default=True,
-        description="Split captions of Flickr30K, MS-COCO and CC152K into sentences before words, "
-        "as usual; needs NLTK's punkt_tab.",
+        default=True, description="Split captions into sentences, except NoW's; needs punkt_tab."
     )
     dev_images: Annotated[int, Field(ge=0)] = Field(
         1000, description="Number of dev images of Flickr30K, MS-COCO and CC152K to use; 0: all."
@@ -65,10 +55,7 @@ class DataSettings(Strict):
     noise_file: Path | None = Field(
         None, description="A .npy file with the image of each training caption (`make-noise`)."
     )
-    captures: Path | None = Field(
-        None,
-        description="Captures folder that the release was packaged from, for its screenshots.",
-    )
+    captures: Path | None = Field(None, description="Captures folder, for screenshots.")
     bank: NonNegativeInt = Field(
         0,
         description="Number of random training pairs for the hub correction when a finished run is "
@@ -76,13 +63,9 @@ class DataSettings(Strict):
         "in training.",
     )
     memory_gb: PositiveFloat = Field(
-        12.0,
-        description="Maximum GiB of a split's regions, or resized screenshots, to keep in memory; "
-        "larger ones are read by batch.",
+        12.0, description="Maximum GiB of regions or screenshots in memory; else read by batch."
     )
-    device_gb: PositiveFloat = Field(
-        24.0, description="Maximum GiB of a split's regions to keep on the GPU."
-    )
+    device_gb: PositiveFloat = Field(24.0, description="Maximum GiB of regions to keep on the GPU.")
     truth: Path | None = Field(
         None,
         description="CSV or Parquet with key or url, and matched, to evaluate each epoch's "
@@ -128,7 +111,7 @@ class ModelSettings(Strict):
 
     @property
     def product_width(self) -> int:
-        """Width of an embedding without a setting for it."""
+        """Width of an embedding."""
         return 2048
 
     @classmethod
@@ -175,14 +158,10 @@ class DualEncoderSettings(ModelSettings):
         "Chinese-CLIP …): name on the Hugging Face hub, or folder.",
     )
     lora_rank: NonNegativeInt = Field(
-        0,
-        description="Rank of LoRA adapters next to the linear layers, to train nothing else; 0: "
-        "none.",
+        0, description="Rank of LoRA adapters, which alone are trained then; 0: none."
     )
     chunk: NonNegativeInt = Field(
-        0,
-        description="Number of pairs to encode at once, and again in the backward pass: the same "
-        "gradients in the memory of a chunk, a third slower; 0: the whole batch.",
+        0, description="Pairs to encode at once: less memory, a third slower; 0: the whole batch."
     )
     precision: Literal["fp32", "bf16"] = Field("fp32", description="Precision of the towers.")
 
@@ -213,18 +192,12 @@ class TrainSettings(Strict):
         30, description="Epochs after the warm-up at the full learning rate, before a tenth of it."
     )
     clip: PositiveFloat = Field(2.0, description="Maximum gradient norm.")
-    weight_decay: NonNegativeFloat = Field(
-        0.0, description="Weight decay of AdamW, against memorising a small training set."
-    )
+    weight_decay: NonNegativeFloat = Field(0.0, description="Weight decay of AdamW.")
     patience: Annotated[int, Field(ge=0)] = Field(
-        0,
-        description="Epochs after the warm-up without a better dev rSum before stopping early; "
-        "0: never.",
+        0, description="Epochs after the warm-up without a better dev rSum until a stop; 0: never."
     )
     select_from_epoch: Annotated[int, Field(ge=0)] = Field(
-        0,
-        description="First epoch after the warm-up that may be selected as the best; 0: any, the "
-        "warm-up included.",
+        0, description="First epoch after the warm-up to select from; 0: all, warm-up included."
     )
     judge_warmup: bool = Field(
         default=True,
@@ -239,12 +212,8 @@ class TrainSettings(Strict):
         description="Use TF32 (ten bits) for float32 products of encoders and GRUs on a GPU, "
         "several times as fast; model.precision sets the similarity's.",
     )
-    tensorboard: bool = Field(
-        default=True, description="Write recalls, figures and speed by epoch to RUN/tensorboard."
-    )
-    pictures: bool = Field(
-        default=True, description="Draw RUN/curves.png and each epoch's division in RUN/pictures."
-    )
+    tensorboard: bool = Field(default=True, description="Write figures to RUN/tensorboard.")
+    pictures: bool = Field(default=True, description="Draw RUN/curves.png and RUN/pictures.")
 
     @property
     def total_epochs(self) -> int:
@@ -317,9 +286,7 @@ class Plan(Strict):
     train: PositiveInt = Field(480, description="Training pairs.")
     dev: PositiveInt = Field(96, description="Dev pairs, all matched.")
     test: PositiveInt = Field(96, description="Test pairs, all matched.")
-    mismatch: Share = Field(
-        0.4, description="Share of training pairs whose captions are shuffled among them."
-    )
+    mismatch: Share = Field(0.4, description="Share of training pairs with shuffled captions.")
     topics: PositiveInt = Field(8, description="Number of topics; each page has one.")
     details: Annotated[int, Field(ge=0, lt=36)] = Field(
         3, description="Number of details of a page."
@@ -327,12 +294,8 @@ class Plan(Strict):
     vocabulary: NonNegativeInt = Field(12, description="Number of details to draw from.")
     words: PositiveInt = Field(1, description="Number of words for each topic and detail.")
     tokens: PositiveInt = Field(8, description="Maximum number of words of a caption.")
-    clutter: Share = Field(
-        0.0, description="Share of a page's remaining regions and words that are random concepts."
-    )
-    noise: NonNegativeFloat = Field(
-        0.5, description="Standard deviation of the regions' noise; the pictures' is 1."
-    )
+    clutter: Share = Field(0.0, description="Share of random concepts in the remaining places.")
+    noise: NonNegativeFloat = Field(0.5, description="Deviation of region noise (pictures: 1).")
     seed: NonNegativeInt = Field(0, description="Seed of every random draw.")
 
     @property
@@ -357,23 +320,16 @@ class Plan(Strict):
 class ZeroShotSettings(Strict):
     """Settings of ``pc2-baseline zero-shot``."""
 
-    captures: Path = Field(
-        description="Captures folder that the release was packaged from, for its screenshots."
-    )
+    captures: Path = Field(description="Captures folder of the release, for its screenshots.")
     model: str = Field(
         description="sentence-transformers model for images and texts (CLIP, SigLIP, Jina, "
         "Qwen3-VL-Embedding …), also with many vectors (ColPali, ColQwen2 …): name on the Hugging "
         "Face hub, or folder."
     )
     split: Literal["dev", "test"] = Field("test", description="dev or test.")
-    track: str = Field(
-        "jieba",
-        description="Tokenizer of the submission's board; it does not change the scores.",
-    )
+    track: str = Field("jieba", description="Tokenizer of the board; scores do not depend on it.")
     squeeze: bool = Field(
-        default=False,
-        description="Resize screenshots to a square first: CLIP's own processor crops the middle "
-        "square, without 280 px at the top and the bottom.",
+        default=False, description="Squeeze screenshots into squares; CLIP crops them otherwise."
     )
     batch_size: PositiveInt = Field(32, description="Number of screenshots or captions per batch.")
     device: str = Field("auto", description="Device: auto, cpu, cuda or cuda:N.")

@@ -64,9 +64,7 @@ class SoftmaxSettings(MethodSettings):
     """Settings of the softmax losses over a batch, each pair against all others."""
 
     temperature: PositiveFloat = Field(
-        0.05,
-        description="Temperature of the softmax losses, in units of similarity; lower: only the "
-        "hardest negatives count.",
+        0.05, description="Temperature of the softmax losses; lower: hardest negatives count more."
     )
 
 
@@ -83,7 +81,7 @@ class DivisionSettings(MethodSettings):
     """Settings shared by methods that divide the pairs."""
 
     division_batch: Annotated[int, Field(ge=2)] = Field(
-        128, description="Maximum batch in which the losses for the division are computed."
+        128, description="Maximum batch for the losses of the division."
     )
 
 
@@ -98,9 +96,7 @@ class NoisySettings(DivisionSettings):
 class DividingSettings(TripletSettings, DivisionSettings):
     """Settings shared by methods that divide the pairs and learn them with soft margins."""
 
-    margin_base: Annotated[float, Field(gt=1)] = Field(
-        10.0, description="Base m of the soft margin."
-    )
+    margin_base: Annotated[float, Field(gt=1)] = Field(10.0, description="Base of the margin.")
 
 
 class CrossFittedSettings(DividingSettings):

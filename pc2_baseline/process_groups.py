@@ -107,9 +107,8 @@ def join_process_groups(peers: int) -> ProcessGroups:
         raise ConfigError(f"torchrun: {size} processes on one GPU, expected {peers}, one per peer")
     control = dist.new_group(backend="gloo")
     if size % peers:
-        return ProcessGroups(
-            everyone, (ProcessGroup(rank, size, dist.group.WORLD),) * peers, control
-        )
+        group = ProcessGroup(rank, size, dist.group.WORLD)
+        return ProcessGroups(everyone, (group,) * peers, control)
     share = size // peers
     groups = []
     for peer in everyone:
@@ -135,10 +134,8 @@ def start(device: str) -> None:
     gpus = torch.cuda.device_count() if on_gpu else 0
     local = int(os.environ["LOCAL_RANK"]) if on_gpu else 0
     if on_gpu and gpus != 1 and local >= gpus:
-        raise ConfigError(
-            f"torchrun: process {local + 1} on this machine, which has {gpus} GPUs; lower "
-            "--nproc-per-node"
-        )
+        problem = f"process {local + 1} on this machine, which has {gpus} GPUs"
+        raise ConfigError(f"torchrun: {problem}; lower --nproc-per-node")
     if on_gpu:
         torch.cuda.set_device(local_gpu())
     crowded = gpus < int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

@@ -95,10 +95,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class DivisionReport:
-    """Output of ``pc2-baseline division``: counts of pairs, the selected epoch, and every epoch.
-
-    ``counted`` is the baseline of a division; ``None`` for data sets without sites.
-    """
+    """Output of ``pc2-baseline division``; ``counted`` is ``None`` for data sets without sites."""
 
     pairs: int
     known: int
@@ -129,10 +126,8 @@ def report(
     """
     labels = find_truth(record, release, truth)
     if labels is None:
-        raise ConfigError(
-            "--truth: the run has neither data.truth nor a noise file that gives some of the "
-            "captions another image. Give a truth file"
-        )
+        problem = "the run has neither data.truth nor a noise file that moves captions"
+        raise ConfigError(f"--truth: {problem}; expected a truth file")
     files = sorted((run / DIVISIONS).glob(f"{'[0-9]' * 5}.safetensors"))
     if not files:
         raise TrainingError(f"{run}: the method {record.settings.method.name} makes no divisions")
@@ -260,10 +255,10 @@ def read_truth(
     matched = np.array([verdicts.get(row) == "match" for row in pairs])
     if unmoved is not None:
         is_known, matched = is_known | ~unmoved, matched & unmoved
-    truth, known = Truth(matched, is_known), int(is_known.sum())
-    if not known or (both and not truth.has_both):
-        which = "none" if not known else "all matched" if matched.any() else "all mismatched"
-        problem = f"{known} training pairs known ({which}), expected both kinds"
+    truth, decided = Truth(matched, is_known), int(is_known.sum())
+    if not decided or (both and not truth.has_both):
+        which = "none" if not decided else "all matched" if matched.any() else "all mismatched"
+        problem = f"{decided} training pairs known ({which}), expected both kinds"
         raise FormatError(path, problem)
     return truth
 

@@ -134,12 +134,7 @@ def _pair_up(
 
 
 def _train_pairs(release: Path, captions: int) -> list[Pair]:
-    """Return the training pairs of a release in order.
-
-    Raises:
-        ConfigError: If it is not a release of ``now-builder package``.
-        FormatError: If the numbers of training pairs and captions differ.
-    """
+    """Return the training pairs of a release in order."""
     if not is_ours(release):
         raise ConfigError(
             f"{release}: does not name the site and language of a pair. --protocol site and"
@@ -147,7 +142,6 @@ def _train_pairs(release: Path, captions: int) -> list[Pair]:
         )
     pairs = read_split_pairs(release, "train")
     if len(pairs) != captions:
-        raise FormatError(
-            release / "pairs.parquet", f"{len(pairs)} training pairs for {captions} captions"
-        )
+        problem = f"{len(pairs)} training pairs for {captions} captions"
+        raise FormatError(release / "pairs.parquet", problem)
     return pairs

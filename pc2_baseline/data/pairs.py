@@ -28,7 +28,7 @@ class Batch:
     """Some pairs of a split.
 
     Attributes:
-        regions: Features, or the images that a network reads instead of them.
+        regions: Features, or the images that a network reads.
         tokens: Token ids with ``<start>`` and ``<end>``, padded with zeros, or letter vectors.
         lengths: Number of tokens of each caption, on the CPU.
         pair_index: Rows of the split.
@@ -221,10 +221,7 @@ def open_split(reader: Reader, split: Split, device: torch.device) -> Iterator[P
 
 
 def check_regions(origin: Path, regions: Any, *, allow_zero_rows: bool) -> None:
-    """Check that features are finite, and that no image or region is all zero.
-
-    ``allow_zero_rows`` accepts zero regions, but no image of zero regions alone.
-    """
+    """Check that features are finite, and no image nor (by default) region is all zero."""
     for start in range(0, regions.shape[0], _SCAN):
         rows: np.ndarray = np.asarray(regions[start : start + _SCAN])
         bad = ~np.isfinite(rows).all(axis=(1, 2))
@@ -235,8 +232,5 @@ def check_regions(origin: Path, regions: Any, *, allow_zero_rows: bool) -> None:
         if invalid.any():
             image = int(invalid.argmax())
             hint = "" if zero[image].all() else "; --set data.allow_zero_rows=true accepts them"
-            raise FormatError(
-                origin,
-                f"image {start + image}: {int(zero[image].sum())} of {REGIONS} regions are all zero"
-                f"{hint}",
-            )
+            problem = f"{int(zero[image].sum())} of {REGIONS} regions are all zero{hint}"
+            raise FormatError(origin, f"image {start + image}: {problem}")

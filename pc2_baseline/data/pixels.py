@@ -70,10 +70,8 @@ class PixelReader(ReleaseReader):
         super().__init__(release, data)
         check_has_texts(release)
         if data.captures is None:
-            raise ConfigError(
-                'model.similarity = "dual_encoder" needs screenshots; set --captures CAPTURES, '
-                f"the folder that {release} was packaged from"
-            )
+            problem = 'model.similarity = "dual_encoder" needs screenshots; set --captures CAPTURES'
+            raise ConfigError(f"{problem}, the folder that {release} was packaged from")
         self.encoder, self.inputs = model.encoder, EncoderInputs(model.encoder)
         self._captures = data.captures
 

@@ -104,9 +104,8 @@ def read_images(
     path = precomp_folder(release, name) / f"{file_stem(name, split)}_ims.npy"
     regions = read_published_regions(path)
     if regions.shape[0] == 0 or captions % regions.shape[0]:
-        raise FormatError(
-            path, f"{regions.shape[0]} images for {captions} captions, expected a divisor of it"
-        )
+        problem = f"{regions.shape[0]} images for {captions} captions"
+        raise FormatError(path, f"{problem}, expected a divisor of it")
     each = benchmark_of(name).each
     one_each = regions.shape[0] == captions and captions % each == 0
     if each == 1 or split == "train" or not one_each:
@@ -118,11 +117,8 @@ def read_images(
         return regions[::each]
     if repeated.any():
         one, other = int(repeated.argmax()) * each, int(repeated.argmin()) * each
-        raise FormatError(
-            path,
-            f"rows {one} to {one + each - 1} are one image, rows {other} to "
-            f"{other + each - 1} are not: expected all images five times, or none",
-        )
+        problem = f"{one + each - 1} are one image, rows {other} to {other + each - 1} are not"
+        raise FormatError(path, f"rows {one} to {problem}: expected all images five times, or none")
     return regions
 
 

@@ -101,11 +101,8 @@ class ReleaseReader:
         self._fingerprints[split] = self._identify(split, stored)
         del self._captions[split]
         if not captions or regions.shape[0] != len(captions):
-            raise FormatError(
-                path,
-                f"{len(captions)} captions for {regions.shape[0]} images, "
-                "expected as many, and at least one",
-            )
+            problem = f"{len(captions)} captions for {regions.shape[0]} images"
+            raise FormatError(path, f"{problem}, expected as many, and at least one")
         return data_folder(self.release) / split, regions, captions
 
     def words(self, split: Split) -> SeenWords | None:
@@ -172,10 +169,7 @@ def frame(
         if not ids:
             raise FormatError(path, f"line {line}: an empty caption, expected at least one id")
         if max(ids) >= vocabulary.idx:
-            raise FormatError(
-                path,
-                f"line {line}: id {max(ids)}, but the vocabulary has {vocabulary.idx} tokens "
-                "(another tokenizer's vocabulary?)",
-            )
+            problem = f"line {line}: id {max(ids)}, but the vocabulary has {vocabulary.idx} tokens"
+            raise FormatError(path, f"{problem} (another tokenizer's vocabulary?)")
         framed.append(np.array([start, *ids[:max_tokens], end], dtype=np.int64))
     return framed

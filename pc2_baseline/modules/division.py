@@ -66,14 +66,11 @@ def scaled(statistic: PairValues) -> PairValues:
         raise TrainingError(f"division: the statistic of pair {bad} is {statistic[bad]}")
     low, high = float(statistic.min()), float(statistic.max())
     if high - low <= 1e-12 * max(1.0, abs(high)):
-        why = (
-            "no pair has a loss any more (warm up less, or widen the margin)"
-            if not high
-            else "the network separates no pairs (lower train.lr, or warm up longer)"
-        )
-        raise TrainingError(
-            f"division: the statistic is {high:.6g} for all {len(statistic)} pairs; {why}"
-        )
+        why = "no pair has a loss any more (warm up less, or widen the margin)"
+        if high:
+            why = "the network separates no pairs (lower train.lr, or warm up longer)"
+        problem = f"the statistic is {high:.6g} for all {len(statistic)} pairs"
+        raise TrainingError(f"division: {problem}; {why}")
     return (statistic - low) / (high - low)
 
 

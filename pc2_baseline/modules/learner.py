@@ -52,10 +52,7 @@ class BrokenStepError(TrainingError):
 
 
 def mean_losses(losses: Sequence[Sequence[float | Tensor]]) -> list[float]:
-    """Return the mean of each loss over steps.
-
-    Tensors are read only here, after the last step, so that no step waits for the device.
-    """
+    """Return the mean of each loss; only here are tensors read, so that no step waits for them."""
     read = [[float(value) for value in step] for step in losses]
     return [float(mean) for mean in np.mean(read, axis=0)]
 
@@ -121,11 +118,9 @@ class Learner:
         # Both in one copy: the only time in a step that the host waits for the device's results.
         value, length = torch.stack([loss.detach(), norm]).tolist()
         if not isfinite(value):
-            problem = f"the loss is {value}; lower train.lr or train.clip"
-            raise BrokenStepError(step, problem, value)
+            raise BrokenStepError(step, f"the loss is {value}; lower train.lr or train.clip", value)
         if not isfinite(length):
-            problem = f"the gradient norm is {length}; lower train.lr"
-            raise BrokenStepError(step, problem, value)
+            raise BrokenStepError(step, f"the gradient norm is {length}; lower train.lr", value)
         self.optimiser.step()
         return float(value)
 

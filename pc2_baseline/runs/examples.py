@@ -106,9 +106,8 @@ def examples(
         raise ConfigError("--split train: expected dev or test")
     opened = open_run(run, release=release, device=device_name)
     if not is_ours(opened.release):
-        raise FormatError(
-            opened.release, "no pairs.parquet, expected a release of now-builder package"
-        )
+        problem = "no pairs.parquet, expected a release of now-builder package"
+        raise FormatError(opened.release, problem)
     refuse_round(opened.release, name)
     every = sorted(read_pairs(opened.release), key=lambda pair: pair.pair_index)
     pairs, train = ([pair for pair in every if pair.split == part] for part in (name, "train"))

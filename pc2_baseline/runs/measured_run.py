@@ -44,7 +44,7 @@ class Run:
 
     @property
     def seed(self) -> int:
-        """Seed."""
+        """Seed of the run."""
         return self.settings.train.seed
 
     @property
@@ -94,7 +94,7 @@ class Measured(Strict):
 def measure(release: Path, run: Path, settings: Settings, title: str) -> Measured:
     """Train or resume a run, and score its best epoch on the test split.
 
-    Write the submission, the board's result and, last, the record next to the run folder.
+    The submission, the board's result and, last, the record are written next to the run folder.
     ``title`` is the method's name on the board.
     """
     _reset_peak_memory()

@@ -131,10 +131,8 @@ def open_runs(
     for other in others:
         for name, value in _trained_on(other.record).items():
             if value != expected[name]:
-                raise ConfigError(
-                    f"{other.folder}: {name} {value}, expected that of {first.folder}, "
-                    f"{expected[name]}, to average similarities"
-                )
+                problem = f"{name} {value}, but {first.folder} has {expected[name]}"
+                raise ConfigError(f"{other.folder}: {problem}; expected the same data")
     return [first, *others]
 
 

@@ -89,8 +89,7 @@ def describe(opened: Sequence[OpenRun], split: str, title: str | None = None) ->
 def method_title(settings: Settings) -> str:
     """Return a method's name as in papers; for the triplet loss, that of its network.
 
-    A star marks a mismatch threshold. A network other than SGR, a pre-trained model and the use of
-    the truth are added.
+    A star marks a mismatch threshold; networks other than SGR and the use of the truth are named.
     """
     method = settings.method
     encoder = _encoder(settings).rpartition("/")[2]

@@ -78,8 +78,8 @@ def table_rows(
 ) -> dict[tuple[str, str], Settings]:
     """Build the settings of each row on each track, by track and name.
 
-    Without ``tokenizers``, the track is jieba, or the first in the release; data sets other than
-    NoW have one track. ``on`` is the section of rows that name none.
+    By default, the track is jieba, or the first in the release; data sets other than NoW have one
+    track. ``on`` is the section of rows that name none.
 
     Raises:
         ConfigError: If a section or tokenizer does not exist, a setting is wrong or sets the

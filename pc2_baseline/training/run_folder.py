@@ -126,7 +126,7 @@ def _difference(stored: RunRecord, new: RunRecord) -> str | None:
 
 
 def settings_mismatch(stored: Settings, new: Settings) -> str:
-    """Return a message about the settings in which a stored run differs from a new one."""
+    """Return a message about the different settings of a stored and a new run."""
     there, now = stored.model_dump(mode="json"), new.model_dump(mode="json")
     differences = [
         f"{section}.{key}: {there[section].get(key)} there, {now[section].get(key)} now"
@@ -222,10 +222,9 @@ def check_reads_round(run: Path, record: RunRecord, release: Path, features: int
     if features != trained.features:
         raise FormatError(release, f"features {features} wide, {run} has {trained.features}")
     if hash_of_vocabulary(make_reader(release, data).vocabulary) != trained.vocabulary_sha256:
+        problem = f"a blind round whose {data.tokenizer} vocabulary is not that of {run}"
         raise FormatError(
-            release,
-            f"a blind round whose {data.tokenizer} vocabulary is not that of {run}: its ids mean"
-            " other words; train on the round's own train split (`blind make --with-train`)",
+            release, f"{problem}; train on its train split (`blind make --with-train`)"
         )
 
 
@@ -236,8 +235,5 @@ def refuse_round(release: Path, split: Split) -> None:
         FormatError: If it is one.
     """
     if round_of(release, split) is not None:
-        raise FormatError(
-            release,
-            f"its {split} split is a blind round: rows are no pairs; `pc2-baseline predict` makes a"
-            " submission for its judge",
-        )
+        problem = f"its {split} split is a blind round: rows are no pairs"
+        raise FormatError(release, f"{problem}; `pc2-baseline predict` makes a submission")

@@ -11,11 +11,7 @@ from pc2_baseline.training.method import EpochOutputs
 
 
 def open_writer(folder: Path, first: int) -> Any:
-    """Open a writer of scalars, a ``SummaryWriter``.
-
-    Raises:
-        ImportError: If TensorBoard is not installed.
-    """
+    """Open a ``SummaryWriter``."""
     # If a module of this name exists, TensorBoard does not import TensorFlow, which takes seconds.
     sys.modules.setdefault("tensorboard.compat.notf", ModuleType("tensorboard.compat.notf"))
     from torch.utils.tensorboard import SummaryWriter
@@ -44,6 +40,6 @@ class TensorBoardCallback:
         self._writer.flush()
 
     def close(self) -> None:
-        """Close the event file and end the thread that writes it."""
+        """Close the event file."""
         if self._writer is not None:
             self._writer.close()

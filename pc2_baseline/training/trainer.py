@@ -159,10 +159,8 @@ class Trainer:
 
     def _line(self, state: CheckpointState, pairs: int, judged: dict[str, float]) -> str:
         record = state.history[-1]
-        line = (
-            f"epoch {record.epoch + 1}/{self.train.total_epochs}: {record.seconds:.1f} s, "
-            f"{pairs / record.seconds:.0f} pairs/s"
-        )
+        line = f"epoch {record.epoch + 1}/{self.train.total_epochs}: {record.seconds:.1f} s"
+        line += f", {pairs / record.seconds:.0f} pairs/s"
         if record.dev:
             line += f", dev rSum {record.dev['rsum']:.1f}"
             line += f" (best {state.best_rsum:.1f} at {state.best_epoch + 1})"
