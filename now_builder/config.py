@@ -48,7 +48,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def with_overrides(tree: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """Return a copy of a settings tree in which each ``section.key=value`` is set.
+    """Return a copy of a settings tree with each ``section.key=value`` set.
 
     Values are parsed as TOML (``0.3``, ``true``, ``[1, 2]``), else used as text.
 

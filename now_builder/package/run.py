@@ -147,19 +147,19 @@ def resolve_settings(
     if before is not None:  # earlier versions may have had other settings
         fields = PackageSettings.model_fields
         tree |= {name: value for name, value in before.settings.items() if name in fields}
-    given = settings.model_dump(exclude_unset=True, exclude_none=True)
-    if given.get("matched"):
+    options = settings.model_dump(exclude_unset=True, exclude_none=True)
+    if options.get("matched"):
         files = [name for name in settings.matched if name != "none"]
-        given["matched"] = [relative(name, release) for name in files]
+        options["matched"] = [relative(name, release) for name in files]
     for option in FILES:
-        if name := given.get(option):
-            given[option] = "" if name == "none" else relative(name, release)
-    resolved = build(PackageSettings, tree | given, str(release / "manifest.json"))
-    if "min_clean" in given and not resolved.suspects:
+        if name := options.get(option):
+            options[option] = "" if name == "none" else relative(name, release)
+    resolved = build(PackageSettings, tree | options, str(release / "manifest.json"))
+    if "min_clean" in options and not resolved.suspects:
         raise ConfigError("--min-clean: expected --suspects, the table of clean probabilities")
     for name in ("seed", "by"):
         value, crawled = getattr(resolved, name), getattr(split, name)
-        was_given = name in given or (before is not None and before.learned_split is not None)
+        was_given = name in options or (before is not None and before.learned_split is not None)
         if value != crawled and not was_given:
             raise ConfigError(
                 f"{release}: {name} is {value}, but split.toml of the captures has {crawled}: they "

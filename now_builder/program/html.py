@@ -38,6 +38,6 @@ def page_style() -> str:
 
 
 def policy_hash(text: str) -> Markup:
-    """Return the hash by which a content security policy allows an inline style or script."""
+    """Return the hash that allows an inline style or script in a content security policy."""
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return Markup(f"'sha256-{digest}'")  # noqa: S704 - a hash

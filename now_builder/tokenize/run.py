@@ -87,11 +87,11 @@ def tokenize(
     """
     check_folder_is_ours(captions)
     files = _files(captions, settings)
-    given = settings.model_dump(exclude_unset=True, exclude={"with_"})
-    if given.get("bert") and Path(settings.bert).is_dir():
+    options = settings.model_dump(exclude_unset=True, exclude={"with_"})
+    if options.get("bert") and Path(settings.bert).is_dir():
         # Relative, so that the vocabulary does not reveal the home directory.
-        given["bert"] = os.path.relpath(Path(settings.bert).resolve(), captions.resolve())
-    tree = ({} if force else _stored_settings(captions)) | given
+        options["bert"] = os.path.relpath(Path(settings.bert).resolve(), captions.resolve())
+    tree = ({} if force else _stored_settings(captions)) | options
     chosen = build(TokenizeSettings, tree, f"{captions}: extra of a vocabulary")
     corpus = Corpus(captures, read_split(captures / "split.toml"))
     pages, learned_on, content = _survey(corpus)
