@@ -181,8 +181,8 @@ def render_site(
         row, section = next((row, section) for section in sections[board_name]
                             for row in section.rows if row["entry"] == entry.name)  # fmt: skip
         fingerprint = entry.result.release.fingerprint
-        labels = queries.get(fingerprint, {}) if entry.shown.ranks else {}
-        groups = {by: groups_of(entry.shown.ranks, labels[by]) for by in labels}
+        labels, ranks = queries.get(fingerprint, {}), entry.shown.ranks
+        groups = {by: groups_of(ranks, labels[by]) for by in labels} if ranks else {}
         yield from _entry(
             board_name,
             row,
@@ -205,10 +205,9 @@ def _entry(
     entry: Entry = row["item"]
     result, name = entry.shown, entry.name
     low, high = result.rsum_interval
-    ladder = [{"method": None, "rsum": result.rsum, "low": low, "high": high}] + [
-        {"method": method, "rsum": rsum, "low": None} for method, rsum in references.items()
-    ]
-    ladder.sort(key=lambda one: -one["rsum"])
+    ladder: list[Row] = [{"method": None, "rsum": result.rsum, "low": low, "high": high}]
+    ladder += [{"method": name, "rsum": rsum, "low": None} for name, rsum in references.items()]
+    ladder.sort(key=lambda step: -step["rsum"])
     page = _render(
         "entry.html.j2",
         root="../",

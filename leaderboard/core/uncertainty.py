@@ -1,7 +1,7 @@
 """Intervals and significance tests of scores, over the choice of test pairs."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 from math import exp, sqrt
@@ -151,7 +151,7 @@ def compare(
         {cutoff: _discordance(one, other, cutoff) for cutoff in CUTOFFS}
         for one, other in zip(first, second, strict=True)
     )
-    return Comparison(*astuple(overall), i2t, t2i)
+    return Comparison(overall.difference, overall.low, overall.high, overall.p, i2t, t2i)
 
 
 def difference_of(

@@ -281,8 +281,9 @@ def with_details(meta: Submission, details: Mapping[str, object]) -> Submission:
     tree = meta.model_dump()
     for field, value in details.items():
         old = tree.get(field)
-        merge = isinstance(old, dict) and isinstance(value, dict)
-        tree[field] = {**old, **value} if merge else value
+        if isinstance(old, dict) and isinstance(value, dict):
+            value = {**old, **value}
+        tree[field] = value
     return parse(tree)
 
 
