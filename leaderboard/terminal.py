@@ -85,9 +85,9 @@ def _rank_statistics(way: Direction) -> dict[str, str]:
 def _references(result: Result) -> list[str]:
     rows = [(REFERENCES[name].lower(), value) for name, value in result.references.items()]
     rows.append(("this submission", result.rsum))
-    longest = max(value for _, value in rows)
+    longest, width = max(value for _, value in rows), max(len(name) for name, _ in rows) + 2
     return ["rSum of reference scorers"] + [
-        f"{name:24}{value:6.1f}  {'█' * max(1, round(40 * value / longest))}"
+        f"{name:{width}}{value:6.1f}  {'█' * max(1, round(40 * value / longest))}"
         for name, value in sorted(rows, key=lambda row: row[1])
     ]
 

@@ -234,10 +234,11 @@ def _spread(
     """Place the labels of lines inside the plot, so that none covers another."""
     ends = sorted(ends, key=lambda end: end[1])
     heights = [height for _, height, _ in ends]
+    line = min(_LINE, (_BOTTOM - _TOP) / max(1, len(ends) - 1))
     for place in range(1, len(ends)):  # down from the top
-        heights[place] = max(heights[place], heights[place - 1] + _LINE)
+        heights[place] = max(heights[place], heights[place - 1] + line)
     for place in range(len(ends) - 1, -1, -1):  # and up from the bottom
-        below = heights[place + 1] - _LINE if place + 1 < len(ends) else _BOTTOM
+        below = heights[place + 1] - line if place + 1 < len(ends) else _BOTTOM
         heights[place] = round(min(heights[place], below), 2)
     return [(style, at, height, text)
             for (style, at, text), height in zip(ends, heights, strict=True)]  # fmt: skip
@@ -261,4 +262,4 @@ def _time_ticks(first: float, last: float, x: Callable[[float], float]) -> Ticks
         year, month = divmod(number, parts)
         text = str(year) if parts == 1 else f"{year}-{month + 1:02d}"
         ticks.append((x(number / parts), text))
-    return ticks
+    return [tick for tick in ticks if tick[0] > _LEFT + _CHARACTER] or ticks

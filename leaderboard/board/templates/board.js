@@ -63,7 +63,9 @@
   }
   tables[0]?.tHead.querySelectorAll(".sort").forEach((button) => {
     menu.add(new Option(`Sort by ${button.textContent.trim()}`, button.dataset.key));
-    menu.options[menu.length - 1].dataset.first = button.dataset.first;
+    const option = menu.options[menu.length - 1];
+    option.dataset.first = button.dataset.first;
+    option.selected = button.closest("th").hasAttribute("aria-sort");
   });
   menu.addEventListener("input", () => {
     for (const table of tables) sort(table, menu.value, menu.selectedOptions[0].dataset.first);

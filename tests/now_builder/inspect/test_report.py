@@ -184,11 +184,11 @@ def test_audits_add_the_noise_that_was_measured(world, tmp_path, run):
         for pair, word in zip(train, words, strict=False):
             file.append(VerdictRow(pair.key, pair.url, "train", "", word, "ann", "", 1.0))
     text, _ = look(world, tmp_path, pairs=1, audit=[path])
-    assert "Verdicts of ann" in text
+    assert "Judged by 1 person" in text
     assert re.search(r"44\.4 %</td><td class=\"num\">18\.9 % to 73\.3 %", text)
     assert "1 judged pairs are left out" in text
     text, _ = look(world, tmp_path, pairs=1, audit=[path], run=run)
-    assert "On 9 decided pairs the run below is right in 44.4 %, with AUROC 1.000" in text
+    assert "On 9 decided pairs the run below is correct for 44.4 %, with AUROC 1.000" in text
 
 
 def test_clean_probabilities_that_do_not_fit_are_refused(world, tmp_path, run):
