@@ -281,9 +281,9 @@ def with_details(meta: Submission, details: Mapping[str, object]) -> Submission:
     tree = meta.model_dump()
     for field, value in details.items():
         old = tree.get(field)
-        if isinstance(old, dict) and isinstance(value, dict):
-            value = {**old, **value}
-        tree[field] = value
+        tree[field] = (
+            {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value
+        )
     return parse(tree)
 
 

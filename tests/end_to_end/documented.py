@@ -14,7 +14,7 @@ HOW_TO = sorted((DOCS / "how-to").glob("*.md"))
 PAGES = [
     ROOT / "README.md",
     *HOW_TO,
-    *(DOCS / f"{name}.md" for name in ("tutorial", "board", "new-method", "results-repository")),
+    *(DOCS / f"{name}.md" for name in ("tutorial", "new-method", "results-repository")),
     *(DOCS / f"{name}.md" for name in ("commands", "tiny-web", "gpu", "pinned-web")),
 ]
 MAINS = {
