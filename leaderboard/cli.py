@@ -180,10 +180,10 @@ def submit(
     round, or a run by the board's keepers (reproduce), is proof. After a blind round, submit the
     same file again on the closed round.
     """
-    from leaderboard.board.display_text import CLAIM
     from leaderboard.core.rounds import round_of
     from leaderboard.scoring.evaluate import score
     from leaderboard.store.entries import check_is_store, file_result, file_round
+    from leaderboard.terminal import CLAIM
 
     check_is_store(store)
     result = score(submission, release, attributes)
@@ -293,9 +293,11 @@ def export(
     Results with different training noise, or on different data, are in separate tables. --to trec
     writes a submission as a TREC run with qrels for each direction.
     """
-    from leaderboard.board.exports import FORMATS, write_trec
-    from leaderboard.board.tables import equal_ranks, make_board
+    from leaderboard.board.exports import FORMATS
+    from leaderboard.board.tables import make_board
+    from leaderboard.store.entries import equal_ranks
     from leaderboard.store.recompute import read_board
+    from leaderboard.submission.trec import write_trec
     from now_builder.formats.benchmarks import BOARDS
 
     if to == "trec":

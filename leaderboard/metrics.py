@@ -12,6 +12,9 @@ from jaxtyping import Bool, Float, Integer
 CUTOFFS = (1, 5, 10)
 """The K of R@K."""
 
+RECALLS = tuple(f"{way}_r{cutoff}" for way in ("i2t", "t2i") for cutoff in CUTOFFS)
+"""Names of the six recalls, in the order of every table."""
+
 MAX_TIE_WIDTH = 5.0
 """Maximum number of rSum points that ties may decide in a ranked result."""
 

@@ -33,13 +33,6 @@ WITHIN: Mapping[str, str] = {
 }
 """Figures among the candidates of a group, by the result's field."""
 
-CLAIM = (
-    "a claim, because everyone who has the release knows its pairing; a blind round or a keeper’s"
-    " run of the code (reproduce) makes it proof"
-)
-"""Standing of a result outside an open blind round, for the terminal."""
-
-
 SERIES: Mapping[bool, Mapping[Style, str]] = {
     True: {"a": "rebuilt release or blind round", "c": "the authors’ test set"},
     False: {
@@ -109,8 +102,8 @@ def row_notes(row: Mapping[str, Any]) -> list[Note]:
     if not isinstance(item, Entry):
         return networks
     result = item.shown
-    kind = result.postprocessing.kind
-    post = Note(f"{kind.replace('_', '-')} post-processing", warning=kind == "transductive")
+    step = result.postprocessing.kind
+    post = Note(f"{step.replace('_', '-')} post-processing", warning=step == "transductive")
     chosen = result.training.checkpoint_selection == "test"
     return [
         *([Note(f"ranks of {row['equal_to']}", warning=True)] if row["equal_to"] else []),
@@ -119,7 +112,7 @@ def row_notes(row: Mapping[str, Any]) -> list[Note]:
         *([Note("epoch chosen on test", warning=True)] if chosen else []),
         *([Note("trained on test images", warning=True)] * result.training.uses_test_images),
         *([Note("external data")] if result.training.has_external_data else []),
-        *([post] if kind != "none" else []),
+        *([post] if step != "none" else []),
         *(Note(code.replace("-", " the ")) for code in row["notes"]),
         *([Note("float16")] if result.precision == "float16" else []),
     ]

@@ -1,25 +1,20 @@
-"""Exports: a board as CSV, JSON, Markdown and LaTeX, a submission as TREC. Text is untrusted."""
+"""Exports of a board as CSV, JSON, Markdown and LaTeX; all text is untrusted."""
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import numpy as np
 import pandas as pd
 import regex
-from jaxtyping import Num
 from jinja2 import Environment
 
 from leaderboard.board.reported import read_sources, short_name
-from leaderboard.board.tables import COLUMNS, RECALLS
-from leaderboard.submission.archive import open_submission
-from leaderboard.submission.gallery import read_gallery
+from leaderboard.board.tables import COLUMNS
+from leaderboard.metrics import RECALLS
 from now_builder.formats.benchmarks import BOARD_FACTS
-from now_builder.formats.io import atomic_write, write_text
 from now_builder.program.html import template_environment
 
 TITLES: Mapping[str, str] = {
@@ -27,9 +22,6 @@ TITLES: Mapping[str, str] = {
     for name, facts in BOARD_FACTS.items()
 }
 EXPORTED = list(COLUMNS)[: list(COLUMNS).index("kind")]
-DEPTH = 1000
-"""Candidates of a query in a run, as is the custom at TREC; all that tie with the last of them are
-written too, so that ties count as in the matrix."""
 
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 _FORMULA = "=+\\-@＝＋－＠"
@@ -103,9 +95,9 @@ FORMATS: Mapping[str, Callable[[pd.DataFrame], str]] = {
 
 @cache
 def _templates() -> Environment:
-    found = template_environment("leaderboard.board")
-    found.filters.update(markdown=_markdown, latex=_latex)
-    return found
+    environment = template_environment("leaderboard.board")
+    environment.filters.update(markdown=_markdown, latex=_latex)
+    return environment
 
 
 def _tables(board: pd.DataFrame) -> Iterator[tuple[str, list[dict[str, Any]], list[str]]]:
@@ -182,45 +174,3 @@ def _url(url: str | None) -> str | None:
     if url is None or not re.match(r"https?://[^/?#]", url):
         return None
     return quote(url, safe=":/?#@!&*+,;=%~-._", errors="replace")
-
-
-def write_trec(path: Path, release: Path, out: Path) -> list[Path]:
-    """Write a submission as a TREC run and its qrels for each direction.
-
-    Returns:
-        The files: ``i2t.trec``, ``i2t.qrels``, ``t2i.trec``, ``t2i.qrels``.
-
-    Raises:
-        SubmissionError: If it cannot be read, or is of another release.
-        FormatError: If the release cannot be read, or is a blind round's without its pairing.
-    """
-    with open_submission(path) as submission:
-        meta = submission.meta
-        gallery = read_gallery(release, meta.split, meta.track)
-        matrix = submission.read(gallery)
-    name = re.sub(r"\W+", "-", meta.method.name)
-    images, captions = gallery.image_keys, gallery.caption_keys
-    own = [images[row] for row in gallery.owner]
-    files = []
-    for way, values, queries, documents, right in (
-        ("i2t", matrix, images, captions, zip(own, captions, strict=True)),
-        ("t2i", matrix.T, captions, images, zip(captions, own, strict=True)),
-    ):
-        run, qrels = out / f"{way}.trec", out / f"{way}.qrels"
-        write_text(qrels, "".join(f"{query} 0 {document} 1\n" for query, document in right))
-        with atomic_write(run) as temporary, temporary.open("w", encoding="utf-8") as file:
-            for query, line in zip(queries, values, strict=True):
-                file.writelines(_run_lines(query, documents, line, f"{name}.{way}"))
-        files += [run, qrels]
-    return files
-
-
-def _run_lines(
-    query: str, documents: Sequence[str], line: Num[np.ndarray, " candidates"], tag: str
-) -> Iterator[str]:
-    """Yield the lines of a query, best candidate first."""
-    order = np.flatnonzero(line >= np.sort(line)[-DEPTH:][0])
-    order = order[np.argsort(-line[order], kind="stable")]
-    scores = line[order].astype(str).tolist()  # the shortest that give the same float
-    for rank, (place, score) in enumerate(zip(order.tolist(), scores, strict=True), 1):
-        yield f"{query} Q0 {documents[place]} {rank} {score} {tag}\n"

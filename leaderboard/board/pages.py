@@ -17,23 +17,22 @@ from leaderboard.board import display_text
 from leaderboard.board.charts import Series, progress_chart, rank_chart, recall_chart
 from leaderboard.board.display_text import WAYS
 from leaderboard.board.exports import EXPORTED, FORMATS, rows_of
-from leaderboard.board.groups import groups_of, seeds_of
 from leaderboard.board.reported import read_sources, short_name
 from leaderboard.board.tables import (
-    RECALLS,
     SectionKind,
     axis_of,
     base_of,
     boards_of,
-    equal_ranks,
     make_board,
+    seeds_of,
     spelled,
     trusted_references,
 )
-from leaderboard.metrics import CUTOFFS, expected_hits
+from leaderboard.metrics import CUTOFFS, RECALLS, expected_hits
+from leaderboard.scoring.groups import groups_of
 from leaderboard.scoring.result import VERSION, RankRecord, Result
 from leaderboard.store.dataset import DatasetReport
-from leaderboard.store.entries import Entry, age
+from leaderboard.store.entries import Entry, age, equal_ranks
 from leaderboard.submission.archive import Description
 from now_builder.errors import ConfigError
 from now_builder.formats.benchmarks import BOARDS, BoardName

@@ -122,8 +122,8 @@ class ReportedRow(Strict):
 @cache
 def read_sources() -> dict[str, Source]:
     """Read the packaged publications, by key."""
-    found = [build(Source, tree, _SOURCES) for tree in _read(_SOURCES)["sources"]]
-    return {source.key: source for source in found}
+    sources = [build(Source, tree, _SOURCES) for tree in _read(_SOURCES)["sources"]]
+    return {source.key: source for source in sources}
 
 
 @cache
@@ -131,15 +131,15 @@ def read_reported(board: BoardName | None = None) -> tuple[ReportedRow, ...]:
     """Read the packaged rows of one board, or of all."""
     if board is not None:
         return tuple(row for row in read_reported() if row.board == board)
-    found = []
+    reported = []
     for name in _TABLES:
         for table in _read(name)["tables"]:
             shared = {**table, "source": read_sources()[table["source"]]}
             rows = shared.pop("rows")
             for row in rows:
                 rsum = round(sum(row.get("i2t", []) + row.get("t2i", [])), 1)
-                found.append(build(ReportedRow, {"rsum": rsum, **shared, **row}, name))
-    return tuple(found)
+                reported.append(build(ReportedRow, {"rsum": rsum, **shared, **row}, name))
+    return tuple(reported)
 
 
 def _correction_text(correction: Correction) -> str:

@@ -14,16 +14,15 @@ from jaxtyping import Float
 from leaderboard.board.reported import NoiseCondition, ReportedRow, read_reported
 from leaderboard.core.rounds import Origin
 from leaderboard.core.uncertainty import intervals_of, resampled, sum_deviation, tied_with_first
-from leaderboard.metrics import hits_per_image
+from leaderboard.metrics import RECALLS, hits_per_image
 from leaderboard.scoring.references import REFERENCES, chance_rsum
 from leaderboard.scoring.result import Result, Within
 from leaderboard.scoring.within import units_within
-from leaderboard.store.entries import Entry, Evidence, age
+from leaderboard.store.entries import Entry, Evidence
 from now_builder.formats.benchmarks import BENCHMARKS, BOARD_FACTS, FOLD, BoardName
 from now_builder.formats.captions import TOKENIZERS
 
 RowEvidence = Evidence | Literal["reported", "reference"]
-RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10")
 PROOF = frozenset({"blind", "reproduced"})
 PUBLISHED = "published test split"
 
@@ -271,9 +270,9 @@ def trusted_references(entry: Entry, known: Mapping[str, float]) -> dict[str, fl
     file that is in no store. References that a stranger filed are not shown.
     """
     result = entry.shown
-    own = result.references if entry.run or not entry.filing else {}
+    trusted = result.references if entry.run or not entry.filing else {}
     chance = chance_rsum(result.n_images, result.n_pairs)
-    return {**own, **known, "chance": chance}
+    return {**trusted, **known, "chance": chance}
 
 
 def _reference_rows(
@@ -343,25 +342,24 @@ def _ordered(part: pd.DataFrame, *, proven: bool) -> pd.DataFrame:
     return part.loc[order.sort_values(list(order.columns)).index]
 
 
-def equal_ranks(entries: Sequence[Entry]) -> dict[str, str]:
-    """Return the entry whose earlier ranks an entry or its run repeats, one by one, by name.
+def seeds_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the mean over seeds, as text, of each row that was filed with several, by entry.
 
-    Withdrawn entries count as earlier ones. Ranks that are all one number (all perfect, all tied)
-    are equal trivially and left out.
+    Such rows are of the same authors and method, with the same evidence: only their seeds differ,
+    and no two have one in common.
     """
-    results = [(age(entry), entry.name, entry.result) for entry in entries]
-    results += [
-        ((False, run.reproduced_at, entry.name), entry.name, run.result)
-        for entry in entries
-        for run in entry.reproductions
-    ]
-    first: dict[object, str] = {}
-    found = {}
-    for _, name, result in sorted(results, key=lambda one: one[0]):
-        ranks = result.ranks
-        if ranks is None or len({*ranks.i2t.greater, *ranks.t2i.greater}) == 1:
-            continue
-        earlier = first.setdefault((result.release.fingerprint, ranks.i2t, ranks.t2i), name)
-        if earlier != name:
-            found[name] = earlier
-    return found
+    runs: dict[tuple[object, ...], list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        result = row["item"].shown if row["entry"] else None
+        if result and result.authors and result.training.seeds:
+            training = result.training.model_copy(update={"seeds": ()})
+            method = result.method.name, result.method.version, result.postprocessing
+            runs[result.authors, row["evidence"], *method, training].append(row)
+    means: dict[str, str] = {}
+    for group in runs.values():
+        seeds = [seed for row in group for seed in row["item"].shown.training.seeds]
+        if len(group) > 1 and len(set(seeds)) == len(seeds):
+            rsums = pd.Series([row["rsum"] for row in group])
+            text = f"{len(group)} seeds: {rsums.mean():.1f} ± {rsums.std():.1f}"
+            means |= {row["entry"]: text for row in group}
+    return means

@@ -1,6 +1,7 @@
 """The store: a folder of immutable results and records about them, for git."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -282,3 +283,27 @@ def check_is_store(store: Path) -> None:
 def _write_record(path: Path, record: Strict) -> None:
     remove_leftovers(path.parent)
     write_text(path, record.model_dump_json(indent=2) + "\n")
+
+
+def equal_ranks(entries: Sequence[Entry]) -> dict[str, str]:
+    """Return the entry whose earlier ranks an entry or its run repeats, one by one, by name.
+
+    Withdrawn entries count as earlier ones. Ranks that are all one number (all perfect, all tied)
+    are equal trivially and left out.
+    """
+    results = [(age(entry), entry.name, entry.result) for entry in entries]
+    results += [
+        ((False, run.reproduced_at, entry.name), entry.name, run.result)
+        for entry in entries
+        for run in entry.reproductions
+    ]
+    first: dict[object, str] = {}
+    repeats = {}
+    for _, name, result in sorted(results, key=lambda one: one[0]):
+        ranks = result.ranks
+        if ranks is None or len({*ranks.i2t.greater, *ranks.t2i.greater}) == 1:
+            continue
+        earlier = first.setdefault((result.release.fingerprint, ranks.i2t, ranks.t2i), name)
+        if earlier != name:
+            repeats[name] = earlier
+    return repeats

@@ -14,19 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leaderboard.board.exports import (
-    EXPORTED,
-    FORMATS,
-    to_csv,
-    to_json,
-    to_latex,
-    to_markdown,
-    write_trec,
-)
+from leaderboard.board.exports import EXPORTED, FORMATS, to_csv, to_json, to_latex, to_markdown
 from leaderboard.board.reported import read_sources
-from leaderboard.board.tables import COLUMNS, RECALLS, make_board
+from leaderboard.board.tables import COLUMNS, make_board
+from leaderboard.metrics import RECALLS
 from leaderboard.scoring.evaluate import score
 from leaderboard.submission.archive import new_submission, pack
+from leaderboard.submission.trec import write_trec
 from tests.leaderboard.conftest import SIZES, make_similarity
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -260,7 +254,7 @@ def test_a_trec_run_has_the_figures_of_the_result(tmp_path, release, each):
 
 
 def test_a_run_is_cut_after_all_that_tie_with_the_last(tmp_path, release, monkeypatch):
-    monkeypatch.setattr("leaderboard.board.exports.DEPTH", 10)
+    monkeypatch.setattr("leaderboard.submission.trec.DEPTH", 10)
     matrix = make_similarity()
     matrix[0] = 0
     pack(tmp_path / "x.zip", matrix, new_submission(release, "jieba", "test", "Mine"))

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from leaderboard.board.exports import rows_of
-from leaderboard.board.groups import groups_of, seeds_of
-from leaderboard.board.tables import RECALLS, make_board
-from leaderboard.metrics import CUTOFFS, count_ranks
+from leaderboard.board.tables import make_board, seeds_of
+from leaderboard.metrics import CUTOFFS, RECALLS, count_ranks
 from leaderboard.scoring.evaluate import figures_of
+from leaderboard.scoring.groups import groups_of
 from leaderboard.scoring.result import RankRecord, query_ranks
 from leaderboard.store.entries import entry_of
 from leaderboard.submission.archive import Training

@@ -9,8 +9,8 @@ from leaderboard.board import tables
 from leaderboard.board.exports import rows_of
 from leaderboard.board.pages import render_site
 from leaderboard.board.reported import NoiseCondition, read_reported
-from leaderboard.board.tables import RECALLS, SectionKind, boards_of, make_board
-from leaderboard.metrics import recalls
+from leaderboard.board.tables import SectionKind, boards_of, make_board
+from leaderboard.metrics import RECALLS, recalls
 from leaderboard.scoring.evaluate import figures_of
 from leaderboard.scoring.references import chance_rsum
 from leaderboard.scoring.result import Release

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leaderboard.board.tables import equal_ranks, make_board
+from leaderboard.board.tables import make_board
 from leaderboard.metrics import count_own_captions, count_ranks, recalls
 from leaderboard.scoring.evaluate import figures_of, score
 from leaderboard.scoring.references import chance_rsum
 from leaderboard.scoring.result import QueryRanks, RankRecord, query_ranks
 from leaderboard.scoring.within import figures_within, record_within
-from leaderboard.store.entries import entry_of, read_result, write_result
+from leaderboard.store.entries import entry_of, equal_ranks, read_result, write_result
 from leaderboard.store.recompute import Runner, read_board, recomputed, reproduce, verify
 from leaderboard.submission.archive import new_submission, pack
 from now_builder.errors import FormatError
