@@ -340,7 +340,7 @@ def make_noise(
         Literal["captions", "images", "site", "language"],
         typer.Option(
             help="Shuffle single captions (captions) or images with all their captions (images), or"
-            " exchange different captions within a site and language (site) or a language."
+            " exchange different captions in a site and language (site) or a language (language)."
         ),
     ],
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draw.")] = 0,
