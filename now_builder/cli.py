@@ -119,23 +119,23 @@ def _ocr(
         Path | None,
         typer.Option(
             metavar="RELEASE",
-            help="Read the screenshots of this release's test pairs alone, all that the reference "
-            "row needs.",
+            help="Release: read only the screenshots of its test pairs, as the reference row "
+            "requires.",
         ),
     ] = None,
     elements: Annotated[
         bool,
         typer.Option(
             "--elements",
-            help="Take the text that the browser laid out on the first screen, in the column text: "
-            "what a reader without errors would read.",
+            help="Text of the page's layout on the first screen instead, in the column text: an "
+            "upper bound of reading.",
         ),
     ] = False,
 ) -> None:
     """Read the text on each screenshot with Tesseract into a table of key and ocr.
 
-    As `now-leaderboard score --attributes OUT.csv` it gives the reference row of reading alone.
-    It takes a second a page and core.
+    `now-leaderboard score --attributes OUT.csv` uses it for the reference of reading alone. A page
+    takes about a second of a core.
     """
     from now_builder.detect.ocr import read_elements, read_screens
 
@@ -483,7 +483,7 @@ def _pinned_make(
         typer.Argument(metavar="WEB", help="Folder for the sites, urls.txt and sites.csv."),
     ],
     sites: Annotated[
-        int | None, typer.Option(min=1, help="Number of sites, drawn evenly; by default all.")
+        int | None, typer.Option(min=1, help="Number of sites, drawn at random; by default all.")
     ] = None,
     listed: Annotated[
         Path | None,

@@ -104,7 +104,7 @@ def check_attributes(path: Path, stored: Mapping[str, object], expected: Mapping
         if stored.get(name) != expected.get(name):
             made = f"with {name} {stored[name]!r:.60}" if name in stored else f"without {name}"
             now = f"{expected[name]!r:.60}" if name in expected else "without"
-            raise ConfigError(f"{path}: made {made}, now {now}; --force starts over")
+            raise ConfigError(f"{path}: made {made}, now {now}. Give --force to start over")
 
 
 def merge_parts(

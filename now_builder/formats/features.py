@@ -367,6 +367,6 @@ def check_captures(
         raise FormatError(
             path,
             f"not made from the screenshots of these captures: {CAPTURES} is {stored!r:.20}…, "
-            f"expected {expected:.16}…; detect --force starts over",
+            f"expected {expected:.16}…. Give detect --force to start over",
         )
     return True

@@ -202,7 +202,7 @@ def test_what_is_no_dual_encoder_is_refused_in_one_line(folder, tmp_path, spoil,
 @pytest.mark.parametrize("name", ["no such name at all!", "/no/such/folder", "", "now/none"])
 def test_a_name_that_cannot_be_had_is_refused_with_what_to_do(name, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    advice = rf"`hf download {name or 'NAME'}` brings all of it .*neither a folder nor a name"
+    advice = rf"run `hf download {name or 'NAME'}` .*neither a folder nor a name"
     with pytest.raises(ConfigError, match=advice) as caught:
         find_encoder(name)
     assert "\n" not in str(caught.value)

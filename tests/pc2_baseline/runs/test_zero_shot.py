@@ -160,7 +160,7 @@ def test_mistakes_end_in_one_line(data, small_clip, easy, tmp_path, monkeypatch)
     failed(command(release, captures, texts, out), "not a usable dual encoder")
     shutil.rmtree(texts)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    failed(command(release, captures, "now/none", out), "`hf download now/none` brings all of it")
+    failed(command(release, captures, "now/none", out), "run `hf download now/none`")
     monkeypatch.setattr("pc2_baseline.runs.zero_shot.find_spec", lambda _: None)
     failed(command(release, captures, small_clip, out), r"pip install 'noise-of-web\[zero-shot\]")
     assert not [*tmp_path.iterdir()], "a command that cannot start leaves nothing behind"
