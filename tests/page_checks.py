@@ -6,12 +6,14 @@ CONTRAST = """() => {
   const bright = (rgb) => rgb.slice(0, 3).map((v) => v / 255)
     .map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
     .reduce((sum, v, place) => sum + v * [0.2126, 0.7152, 0.0722][place], 0);
-  const behind = (element) => {
-    for (let e = element; e; e = e.parentElement) {
+  const known = new Map();
+  const behind = (e) => {
+    if (!e) return [255, 255, 255];
+    if (!known.has(e)) {
       const colour = parse(getComputedStyle(e).backgroundColor);
-      if (colour.length === 3 || colour[3] > 0) return colour;
+      known.set(e, colour.length === 3 || colour[3] > 0 ? colour : behind(e.parentElement));
     }
-    return [255, 255, 255];
+    return known.get(e);
   };
   const low = [];
   const texts = 'p, th, td, li, dd, dt, a, b, h1, h2, h3, span, text, summary, button, code';
