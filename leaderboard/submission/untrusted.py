@@ -195,7 +195,7 @@ def _check_end(file: BinaryIO) -> None:
     file.seek(max(0, size - _END.size - 20))
     tail = file.read(_END.size + 20)
     if len(tail) < _END.size or tail[-_END.size :][:4] != b"PK\x05\x06":
-        problem = f"{size} bytes without the end of a plain zip"
+        problem = f"{size} bytes that do not end as a plain zip"
         mend = "now-leaderboard pack makes one from a .npy matrix"
         raise refusal("zip.format", "file", problem, "a zip without comment or trailing data", mend)
     _, disk, first_disk, here, members, length, offset, comment = _END.unpack(tail[-_END.size :])

@@ -202,7 +202,7 @@ def test_a_blind_result_contains_only_rounded_aggregates(out, tmp_path):
     assert result.rsum % 50 == result.rsum_interval[0] % 50 == result.rsum_argsort % 50 == 0
     assert result.references["chance"] == round(chance_rsum(24, 24), 1)
     assert verify(tmp_path / "r.json", result, tmp_path / "x.zip", out / "judge") == []
-    with pytest.raises(FormatError, match="no ranks in it"):
+    with pytest.raises(FormatError, match="no ranks, as in results"):
         verify(tmp_path / "r.json", result)
 
 
@@ -302,6 +302,6 @@ def test_invalid_sources_of_a_round_are_refused(source, archive, out, secret, tm
         make_round(source, tmp_path / "a", RoundPlan(secret_file=short))
     with pytest.raises(ConfigError, match="not a readable text"):
         make_round(source, tmp_path / "a", RoundPlan(secret_file=tmp_path / "none"))
-    with pytest.raises(FormatError, match=r"no participants/round\.json"):
+    with pytest.raises(FormatError, match=r"participants/round\.json or .* is missing"):
         close_round(tmp_path)
     assert not (tmp_path / "a").exists()

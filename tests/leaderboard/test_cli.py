@@ -60,7 +60,7 @@ MISTAKES = [
     ("score {packed} --release nowhere", "nowhere: no such release folder"),
     ("score {packed} --release {archive}", "test_caps_jieba.txt: no such file"),
     ("score {packed} --release {release} --attributes no.csv", "no.csv"),
-    ("score --check {matrix} --release {release}", "a zip with nothing after it"),
+    ("score --check {matrix} --release {release}", "a zip without comment or trailing data"),
     ("pack none.npy -o y.zip --track bpe --method M --release {release}", "none.npy"),
     ("pack {matrix} -o y.zip --track x --method M --release {release}", "found 'x'"),
     (

@@ -49,7 +49,7 @@ def test_a_report_is_filed_once_under_its_fingerprint(mine, tmp_path):
     assert path == tmp_path / "store" / "datasets" / f"{report.fingerprint}.json"
     assert read_record(path, DatasetReport) == report
     assert file_report(tmp_path / "store", report) == path
-    with pytest.raises(FormatError, match="another report of the same"):
+    with pytest.raises(FormatError, match="a different report of the same"):
         file_report(tmp_path / "store", report.model_copy(update={"name": "other"}))
 
 
