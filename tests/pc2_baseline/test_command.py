@@ -236,7 +236,7 @@ def test_mistakes_end_in_one_line_and_exit_code_1(tiny, tmp_path, trained):
         call("train", tiny, trained, "--config", "pc2-paper", "--on", "demo"),
         "a run of other settings",
     )
-    failed(call("predict", run, "-o", tmp_path / "x.zip"), "run.toml: no such file")
+    failed(call("predict", run, "-o", tmp_path / "x.zip"), "run.toml: file not found")
     failed(call("predict", trained, "-o", tmp_path / "x.npy"), r"expected the name of a \.zip")
     failed(call("predict", trained, "-o", tmp_path / "x.zip", "--split", "val"), "expected one of")
     twice = (trained, trained.parent / "." / trained.name)

@@ -110,7 +110,7 @@ def test_sgr_c_leaves_out_what_a_noise_file_moved_though_the_page_matches(
 
 
 def test_sgr_c_without_a_truth_is_refused_before_anything_is_written(tiny, small, tmp_path):
-    with pytest.raises(ConfigError, match=r"matched_only: .* expected data.truth or data.noise"):
+    with pytest.raises(ConfigError, match=r"matched_only: .* set data.truth or data.noise"):
         train(tiny, tmp_path / "run", read_settings("sgr-c", small))
     assert not (tmp_path / "run").exists()
 

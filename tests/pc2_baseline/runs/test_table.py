@@ -431,7 +431,7 @@ def rows_on(release, methods, tokenizers=(), overrides=(), on=None):
 
 def test_methods_that_do_not_go_together_are_refused(tiny, flickr):
     for release, methods, tokenizers, on, message in (
-        (tiny, ["sgr", "sgr"], [], None, "sgr: two rows of this name"),
+        (tiny, ["sgr", "sgr"], [], None, "sgr: two rows have this name"),
         (tiny, [], [], None, "none, expected one or more"),
         (tiny, ["x" * 61 + ".toml"], [], None, "name: expected at most 60 characters"),
         (flickr, ["sgr"], ["bert"], "f30k", "--tokenizers: flickr30k has none"),

@@ -154,7 +154,7 @@ def test_the_same_command_on_a_finished_run_says_so_and_changes_nothing(
     [
         ({"best_epoch": 99}, "best_epoch 99 and 4 epochs"),
         ({"best_rsum": float("nan")}, "best_rsum: expected a finite number"),
-        ({"files": {}}, "files is {}, expected names"),
+        ({"files": {}}, "files is {}, expected file names"),
         ({"files": {"networks": "../run.toml"}}, "files is .*, expected names"),
     ],
 )
