@@ -149,7 +149,7 @@ def test_runs_of_different_data_are_not_averaged(runs, tiny, planted, tmp_path):
     out = tmp_path / "x.zip"
     with pytest.raises(ConfigError, match="no run"):
         predict([], "test", out)
-    with pytest.raises(FormatError, match="no such file"):
+    with pytest.raises(FormatError, match="file not found"):
         predict([runs / "sgr", tmp_path], "test", out)
     plan = planted.Plan(train=24, dev=8, test=8, topics=4, details=0, vocabulary=0, seed=5)
     release = planted.plant(tmp_path / "release", plan)
