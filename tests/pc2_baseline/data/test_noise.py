@@ -165,9 +165,7 @@ def test_make_noise_finds_the_layout_by_the_folders_name(flickr, tiny, tmp_path)
     assert find_name(tiny) == find_name(tiny / "now100k_precomp") == "now100k_precomp"
     for name in ("coco_precomp", "f30k_precomp"):
         (tmp_path / "both" / name).mkdir(parents=True)
-    with pytest.raises(
-        ConfigError, match="contains f30k_precomp and coco_precomp; choose one with --name"
-    ):
+    with pytest.raises(ConfigError, match="f30k_precomp and coco_precomp; choose one with --name"):
         find_name(tmp_path / "both")
     common = ["--mismatch", 0.5, "--protocol", "captions"]
     assert call("make-noise", tiny, tmp_path / "now.npy", *common).returncode == 0

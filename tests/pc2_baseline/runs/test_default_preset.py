@@ -108,12 +108,8 @@ def test_of_several_tracks_none_is_taken(release, tmp_path):
 def test_another_data_set_is_called_by_its_name(release, tmp_path):
     for config, folder, found in (
         ("sgr --on f30k", release, "contains NoW; use --set data.name=now100k_precomp, not"),
-        (
-            "sgr",
-            tmp_path / "coco_precomp",
-            "contains coco_precomp; use --set data.name=coco_precomp",
-        ),
-        ("sgr", tmp_path, "contains coco_precomp; use --set data.name=coco_precomp"),
+        ("sgr", tmp_path / "coco_precomp", "contains coco_precomp; use --set data.name=coco"),
+        ("sgr", tmp_path, "contains coco_precomp; use --set data.name=coco"),
     ):
         (tmp_path / "coco_precomp").mkdir(exist_ok=True)
         done = CliRunner().invoke(
