@@ -124,8 +124,8 @@ def train(
             words = fit_word_sides(pairs) if settings.model.similarity == "reading" else None
             method = make_method(settings, replace(record.release.sizes, words=words), device)
             threshold = settings.division_threshold
-            can_judge = truth is not None and truth.has_both
-            judge = partial(judge_division, truth, threshold) if can_judge else None
+            both = truth if truth and truth.has_both else None
+            judge = partial(judge_division, both, threshold) if both else None
             callbacks: list[Callback] = []
             if settings.train.tensorboard:
                 callbacks.append(TensorBoardCallback(run / TENSORBOARD, len(pairs)))
