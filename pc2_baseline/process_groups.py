@@ -107,8 +107,8 @@ def join_process_groups(peers: int) -> ProcessGroups:
         raise ConfigError(f"torchrun: {size} processes on one GPU, expected {peers}, one per peer")
     control = dist.new_group(backend="gloo")
     if size % peers:
-        group = ProcessGroup(rank, size, dist.group.WORLD)
-        return ProcessGroups(everyone, (group,) * peers, control)
+        joint = ProcessGroup(rank, size, dist.group.WORLD)
+        return ProcessGroups(everyone, (joint,) * peers, control)
     share = size // peers
     groups = []
     for peer in everyone:
