@@ -17,6 +17,7 @@ import resource
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,10 @@ class OnePeer(Pc2Released):
     def learn(self, train: PairSet, epoch: int) -> float:
         """Train the first peer for an epoch and return its mean loss."""
         return self._learn(train, epoch, 0)["loss"]
+
+    def divide(self, train: PairSet) -> float:
+        """Divide the pairs by the first peer and return their mean loss."""
+        return float(self.divide_pairs(train, 0, 0).loss.mean())
 
 
 def draw_lengths(captions: int, seed: int = 0, mean: float = 54.0) -> list[int]:
@@ -80,9 +85,8 @@ def phases_of(way: str, options: argparse.Namespace) -> dict[str, Callable[[], f
     method.statistics = [draw_division(pairs)] * 2
     division = method.statistics[0].division
     if way != "plain":
-        learn = [lambda epoch=epoch: method.learn(train, epoch) for epoch in range(3)]
-        learn.insert(1, lambda: float(method.divide_pairs(train, 0, 0).loss.mean()))
-        return dict(zip(PHASES, learn, strict=True))
+        warm_up, clean, both = (partial(method.learn, train, epoch) for epoch in range(3))
+        return dict(zip(PHASES, (warm_up, partial(method.divide, train), clean, both), strict=True))
     plain = PlainPc2(settings, method.nets[:1], pairs)
     plain.divisions = [(division, division.clean_prob)] * 2
     return {

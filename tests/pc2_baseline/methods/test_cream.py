@@ -96,6 +96,7 @@ def test_a_pairs_loss_and_prediction_are_its_own_in_evaluation_mode(made, scored
 def slow_targets(similarity, correspondence, floor):
     """Straight from the formula, a cell at a time."""
     size = len(similarity)
+    similarity = similarity.detach()
     by_image, by_caption = torch.zeros(2, size, size, dtype=similarity.dtype)
     for i in range(size):
         for j in range(size):
