@@ -127,10 +127,10 @@ class ModelSettings(Strict):
         """Width of a pooled vector of the network."""
         return self.product_width
 
-    def settled(self, recorded: "ModelSettings | None", device: str) -> "ModelSettings":
-        """Return these settings with ``auto`` as ``recorded`` in a run, or for this machine."""
-        del recorded, device
-        return self
+    def precision_of_division(self, device: str) -> Literal["fp32", "bf16"] | None:
+        """Return the precision of a division on this machine; ``None``: there is no choice."""
+        del device
+        return None
 
     def build(self, features: int, vocabulary: int, words: Any, group: Any) -> Any:
         """Build the network with random weights.

@@ -1,9 +1,9 @@
-"""Cosine of each word, or region, with what it attends to: SCAN, IMRAM's repetition, MaxSim.
+"""Cosine of each word, or region, with the sum that it attends to: SCAN, IMRAM, MaxSim.
 
-Both directions are one: *queries* (words or regions) attend to *keys* (the others). What a query
-attends to is a weighted sum of keys, whose length follows from the keys' Gram matrix and whose
-product with the query from their affinities, so that no vector of the width of a word is made for
-a pair, and captions are padded and taken together.
+Both directions share their code: *queries* (words or regions) attend to *keys* (the others). The
+length of the weighted sum of keys follows from the keys' Gram matrix, and its product with the
+query from their affinities, so no vector of a word's width is made for a pair, and all captions
+are padded and scored at once.
 """
 
 from functools import partial
@@ -53,7 +53,7 @@ class AttendingSettings(ChunkedSettings):
         return MatchingNetwork(images, captions, self.compare())
 
     def compare(self) -> ChunkedSimilarity:
-        """Build the similarity; this one is MaxSim's."""
+        """Build the similarity, by default MaxSim."""
         return MaxSimilarity(self.budget)
 
 
@@ -96,15 +96,15 @@ class ImramSettings(SoftmaxAttentionSettings):
 def multiply(
     keys: Float[Tensor, "sets keys dim"],
     queries: Float[Tensor, "others queries dim"],
-    kind: torch.dtype,
+    dtype: torch.dtype,
     *,
     paired: bool,
 ) -> Float[Tensor, "sets keys others_or_one queries"]:
-    """Multiply queries with keys in some type (``kind``); the result has that of the inputs.
+    """Multiply queries with keys in ``dtype``; the result has the type of the inputs.
 
-    If they are ``paired``, set *i* of the queries is multiplied with set *i* of the keys alone.
+    With ``paired``, set *i* of the queries is multiplied with set *i* of the keys alone.
     """
-    keys, queries, wide = keys.to(kind), queries.to(kind), keys.dtype
+    keys, queries, wide = keys.to(dtype), queries.to(dtype), keys.dtype
     if paired:
         return (keys @ queries.transpose(1, 2)).to(wide)[:, :, None]
     products = keys @ queries.flatten(0, 1).T
@@ -153,7 +153,7 @@ def attended_cosine(
 
 
 class AttendingSimilarity(ChunkedSimilarity):
-    """Score by cosines of queries with what they attend to; a subclass defines :meth:`_compare`.
+    """Score by cosines of queries with their attended keys; a subclass defines :meth:`_compare`.
 
     Attributes:
         bound: Largest absolute similarity.
@@ -162,36 +162,36 @@ class AttendingSimilarity(ChunkedSimilarity):
     bound: float
 
     def _block(
-        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, logits: bool
+        self, images: ImageCodes, captions: CaptionCodes, dtype: torch.dtype, *, logits: bool
     ) -> Float[Tensor, "rows captions"]:
-        similarity = self._compare(images, captions, kind, paired=False)
+        similarity = self._compare(images, captions, dtype, paired=False)
         return cosine_logits(similarity, self.bound) if logits else similarity
 
     def _cells(
-        self, images: ImageCodes, captions: CaptionCodes, *, kind: torch.dtype, logits: bool
+        self, images: ImageCodes, captions: CaptionCodes, *, dtype: torch.dtype, logits: bool
     ) -> Float[Tensor, " cells"]:
-        similarity = self._compare(images, captions, kind, paired=True)[:, 0]
+        similarity = self._compare(images, captions, dtype, paired=True)[:, 0]
         return cosine_logits(similarity, self.bound) if logits else similarity
 
     def _compare(
-        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, paired: bool
+        self, images: ImageCodes, captions: CaptionCodes, dtype: torch.dtype, *, paired: bool
     ) -> Float[Tensor, "images captions_or_one"]:
-        """Return similarities, if ``paired`` of image *i* with caption *i* alone.
+        """Return similarities, with ``paired`` of image *i* with caption *i* alone.
 
-        The large products are of the type ``kind``.
+        The large products have the type ``dtype``.
         """
         raise NotImplementedError
 
 
 class ScanSimilarity(AttendingSimilarity):
-    """Stacked cross attention: the pooled cosines of words, or regions, with what they attend to.
+    """Stacked cross attention: the pooled cosines of words, or regions, with their attended sums.
 
     Args:
         direction: ``t2i``: words attend to regions; ``i2t``: regions attend to words.
         temperature: Factor of the affinities in the softmax, lambda 1 of the paper.
         sharpness: Lambda 2 of the LogSumExp that pools the cosines, which is at most 1 plus the
             logarithm of their number over the sharpness.
-        budget: Memory that a block may take, and its precision.
+        budget: Memory budget and precision of a block.
 
     Source:
         SCAN (Lee et al., ECCV 2018), eq. 1 to 10.
@@ -223,16 +223,16 @@ class ScanSimilarity(AttendingSimilarity):
         return 4 * wide * len(images.regions) * images.regions.shape[1] * words
 
     def _compare(
-        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, paired: bool
+        self, images: ImageCodes, captions: CaptionCodes, dtype: torch.dtype, *, paired: bool
     ) -> Float[Tensor, "images captions_or_one"]:
-        """Pool the cosines of the queries with what they attend to."""
+        """Pool the cosines of the queries with their attended keys."""
         words, there = _unpadded(captions)
         all_regions = there.new_ones(images.regions.shape[:2])
         keys_there: Tensor | None = there
         keys, queries, queries_there = words, images.regions, all_regions
         if self.direction == "t2i":
             keys, queries, keys_there, queries_there = images.regions, words, None, there
-        affinity = multiply(keys, queries, kind, paired=paired)
+        affinity = multiply(keys, queries, dtype, paired=paired)
         weights = attention(affinity, self.temperature, keys_there)
         cosines = attended_cosine(weights, affinity, keys @ keys.transpose(1, 2))
         if paired:
@@ -250,7 +250,7 @@ class ScanSimilarity(AttendingSimilarity):
 
 
 class MaxSimilarity(AttendingSimilarity):
-    r"""Late interaction: each word is compared with its nearest region, and each region alike.
+    r"""Late interaction: the cosine of each word with its nearest region, and vice versa.
 
     .. math:: \frac{1}{2}\Bigl(\frac{1}{T}\sum_t \max_k v_k^\top w_t
         + \frac{1}{K}\sum_k \max_t v_k^\top w_t\Bigr)
@@ -280,12 +280,12 @@ class MaxSimilarity(AttendingSimilarity):
         return torch.int64.itemsize * maxima + images.regions.dtype.itemsize * words * dim
 
     def _compare(
-        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, paired: bool
+        self, images: ImageCodes, captions: CaptionCodes, dtype: torch.dtype, *, paired: bool
     ) -> Float[Tensor, "images captions_or_one"]:
         """Average over words and regions the cosine with the nearest of the others."""
         words, there = _unpadded(captions)
         there = there.unsqueeze(1 if paired else 0)
-        affinity = multiply(images.regions, words, kind, paired=paired)
+        affinity = multiply(images.regions, words, dtype, paired=paired)
         # A word that is not there is zero, and so is its highest affinity.
         by_words = affinity.max(1).values.sum(2) / there.sum(2)
         by_regions = affinity.masked_fill(~there[:, None], float("-inf")).max(3).values.mean(1)
@@ -293,14 +293,15 @@ class MaxSimilarity(AttendingSimilarity):
 
 
 class Memory(nn.Module):
-    """Renew what a query looks for by what it has attended to, through a gate.
+    """Update the query with its attended context through a gate.
 
     Source:
         IMRAM (Chen et al., CVPR 2020), memory distillation unit.
 
     Differs:
-        The product of a weight with a weighted sum of keys is taken as the weighted sum of its
-        products with the keys: the same value, and one product a key, not one a query of a pair.
+        Instead of a weight times a weighted sum of keys, it computes the weighted sum of the
+        weight's products with the keys: the same value, with one product per key instead of one
+        per query of a pair.
     """
 
     def __init__(self, dim: int) -> None:
@@ -313,21 +314,21 @@ class Memory(nn.Module):
         queries: Float[Tensor, "_sets others queries dim"],
         keys: Float[Tensor, "sets keys dim"],
         weights: Float[Tensor, "sets keys others queries"],
-        kind: torch.dtype,
+        dtype: torch.dtype,
     ) -> Float[Tensor, "sets others queries dim"]:
-        """Return the new queries, of each set of keys.
+        """Return the updated queries for each set of keys.
 
         The queries of the first step are the same for all sets of keys.
         """
-        mix = weights.flatten(2).transpose(1, 2).to(kind)
+        mix = weights.flatten(2).transpose(1, 2).to(dtype)
 
         # W [q; Σ a_k v_k] = W_q q + Σ a_k (W_v v_k): keys are few, attended vectors one a pair.
         def linear(layer: nn.Linear) -> Float[Tensor, "sets others queries dim"]:
-            of_query, of_attended = layer.weight.to(kind).chunk(2, dim=1)
-            own = functional.linear(queries.to(kind), of_query)
-            attended = mix @ functional.linear(keys.to(kind), of_attended)
-            shape = (len(keys), *own.shape[1:])
-            return (own + attended.view(shape)).to(queries.dtype) + layer.bias
+            of_query, of_attended = layer.weight.to(dtype).chunk(2, dim=1)
+            of_queries = functional.linear(queries.to(dtype), of_query)
+            attended = mix @ functional.linear(keys.to(dtype), of_attended)
+            shape = (len(keys), *of_queries.shape[1:])
+            return (of_queries + attended.view(shape)).to(queries.dtype) + layer.bias
 
         gate, write = torch.sigmoid(linear(self.gate)), torch.tanh(linear(self.write))
         return torch.lerp(write, queries.expand_as(write), gate)
@@ -336,8 +337,8 @@ class Memory(nn.Module):
 class ImramSimilarity(AttendingSimilarity):
     """Iterative matching: cross attention in several steps and both directions, summed.
 
-    After a step, each query is renewed by what it attended to (:class:`Memory`); the cosine is
-    always that of the query as it was encoded.
+    After a step, each query is updated with its attended context (:class:`Memory`); the cosine is
+    always that of the encoded query.
 
     Source:
         IMRAM (Chen et al., CVPR 2020), with both directions.
@@ -368,11 +369,11 @@ class ImramSimilarity(AttendingSimilarity):
         return images.regions.dtype.itemsize * (4 * (self.steps - 1) * dim * cells + attended)
 
     def _compare(
-        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, paired: bool
+        self, images: ImageCodes, captions: CaptionCodes, dtype: torch.dtype, *, paired: bool
     ) -> Float[Tensor, "images captions_or_one"]:
         words, there = _unpadded(captions)
         all_regions = there.new_ones(images.regions.shape[:2])
-        match = partial(self._match, kind=kind, paired=paired)
+        match = partial(self._match, dtype=dtype, paired=paired)
         by_words = match(images.regions, words, (all_regions, there), self.words)
         by_regions = match(words, images.regions, (there, all_regions), self.regions)
         return by_words + (by_regions if paired else by_regions.T)
@@ -384,34 +385,34 @@ class ImramSimilarity(AttendingSimilarity):
         there: tuple[Bool[Tensor, "sets keys"], Bool[Tensor, "others queries"]],
         memory: Memory,
         *,
-        kind: torch.dtype,
+        dtype: torch.dtype,
         paired: bool,
     ) -> Float[Tensor, "sets others_or_one"]:
-        """Sum over the steps the mean cosine of the queries with what they attend to."""
+        """Sum over the steps the mean cosine of the queries with their attended keys."""
         keys_there = there[0]
         side = 1 if paired else 0
         queries_there = there[1].unsqueeze(side)
-        own = affinity = multiply(keys, queries, kind, paired=paired)
+        first = affinity = multiply(keys, queries, dtype, paired=paired)
         gram = keys @ keys.transpose(1, 2)
-        renewed, total = queries.unsqueeze(side), own.new_zeros(())
+        renewed, total = queries.unsqueeze(side), first.new_zeros(())
         for step in range(self.steps):
             weights = attention(affinity, self.temperature, keys_there)
-            cosines = attended_cosine(weights, own, gram)
+            cosines = attended_cosine(weights, first, gram)
             total = total + (cosines * queries_there).sum(2) / queries_there.sum(2)
             if step + 1 < self.steps:
-                renewed = memory(renewed, keys, weights, kind)
-                affinity = self._cosines(keys, renewed, kind) * queries_there[:, None]
+                renewed = memory(renewed, keys, weights, dtype)
+                affinity = self._cosines(keys, renewed, dtype) * queries_there[:, None]
         return total
 
     def _cosines(
         self,
         keys: Float[Tensor, "sets keys dim"],
         queries: Float[Tensor, "sets others queries dim"],
-        kind: torch.dtype,
+        dtype: torch.dtype,
     ) -> Float[Tensor, "sets keys others queries"]:
         """Return the cosines of keys with each set's own queries."""
         flat = queries.flatten(1, 2)
-        products = (keys.to(kind) @ flat.to(kind).transpose(1, 2)).to(keys.dtype)
+        products = (keys.to(dtype) @ flat.to(dtype).transpose(1, 2)).to(keys.dtype)
         lengths = torch.linalg.vector_norm(flat, dim=2)[:, None] + EPSILON
         cosines: Tensor = products / lengths
         return cosines.view(*keys.shape[:2], *queries.shape[1:3])
@@ -420,7 +421,7 @@ class ImramSimilarity(AttendingSimilarity):
 def _unpadded(
     captions: CaptionCodes,
 ) -> tuple[Float[Tensor, "captions words dim"], Bool[Tensor, "captions words"]]:
-    """Return words up to the longest caption, zero where there is none, and which are there."""
+    """Cut words to the longest caption, set padding to zero, and return them with their mask."""
     longest = captions.longest
     there = word_mask(captions.lengths, longest, captions.words.device)
     return captions.words[:, :longest] * there[..., None], there

@@ -26,9 +26,9 @@ class DualNetwork(MatchingNetwork):
     """Encode screenshots and texts as one unit vector each, and compare them by their cosine.
 
     The ranks of a process group encode a share of a batch each, and gather the vectors. With
-    ``chunk``, no more rows are encoded at once; when training, each chunk is encoded again in the
-    backward pass. So a batch of any size takes the memory of a chunk, and its gradients are those
-    of the whole: a loss sees all vectors at once.
+    ``chunk``, at most so many rows are encoded at once; in training, each chunk is recomputed in
+    the backward pass. So a batch of any size needs the memory of a chunk, and its gradients are
+    those of the whole batch: the loss sees all vectors at once.
 
     Source:
         Cached gradients as in GradCache (Gao et al., RepL4NLP 2021), by activation checkpointing.
@@ -42,7 +42,7 @@ class DualNetwork(MatchingNetwork):
         precision: Literal["fp32", "bf16"] = "fp32",
     ) -> None:
         super().__init__(towers, nn.Identity(), CosineSimilarity())
-        self.towers = [towers]  # not a part for a second time
+        self.towers = [towers]  # a list, so that they are not registered twice
         self.similarity.group = group
         self.chunk, self.precision = chunk, precision
 
@@ -59,31 +59,31 @@ class DualNetwork(MatchingNetwork):
         return CaptionCodes(pooled[:, None], pooled, torch.ones_like(lengths))
 
     def shared_parameters(self) -> Iterable[nn.Parameter]:
-        """Return all weights that learn: each rank has gradients of its share of a batch."""
+        """Return all trained weights: each rank has the gradients of its share of a batch."""
         return (value for value in self.parameters() if value.requires_grad)
 
-    def _precision(self, kind: str) -> AbstractContextManager[Any]:
-        return torch.autocast(kind, torch.bfloat16) if self.precision == "bf16" else nullcontext()
+    def _precision(self, device: str) -> AbstractContextManager[Any]:
+        return torch.autocast(device, torch.bfloat16) if self.precision == "bf16" else nullcontext()
 
     def _encode(self, tower: Callable[..., Tensor], *rows: Tensor) -> Float[Tensor, "all width"]:
         group, count = self.similarity.group, len(rows[0])
-        # A rank without a row encodes one all the same: it takes part in the backward pass.
+        # A rank without rows encodes one, since it must take part in the backward pass.
         share = torch.arange(count)[group.part :: group.parts]
-        own = share if len(share) else torch.zeros(1, dtype=torch.long)
+        encoded = share if len(share) else torch.zeros(1, dtype=torch.long)
         vectors = []
-        for part in torch.split(own, self.chunk or count):
-            given = [values[part.to(values.device)] for values in rows]
+        for part in torch.split(encoded, self.chunk or count):
+            inputs = [values[part.to(values.device)] for values in rows]
             with self._precision(rows[0].device.type):
                 if self.chunk and torch.is_grad_enabled():
-                    vectors.append(checkpoint(tower, *given, use_reentrant=False))
+                    vectors.append(checkpoint(tower, *inputs, use_reentrant=False))
                 else:
-                    vectors.append(tower(*given))
-        found = unit(torch.cat(vectors).float())[: len(share)]
-        return group.gather(found.T, count).T
+                    vectors.append(tower(*inputs))
+        units = unit(torch.cat(vectors).float())[: len(share)]
+        return group.gather(units.T, count).T
 
 
 def choose_weights(towers: DualTowers, lora_rank: int) -> None:
-    """Choose what learns: all weights, or adapters of a rank next to the linear layers.
+    """Choose the trained weights: all, or adapters of a rank next to the linear layers.
 
     The model's own scale and bias of the logits never learn.
 
@@ -128,5 +128,5 @@ class DualNetworkSettings(DualEncoderSettings):
 
 @cache
 def encoder_inputs(name: str) -> EncoderInputs:
-    """Return what a dual encoder takes."""
+    """Return the input sizes and preprocessing of a dual encoder."""
     return EncoderInputs(name)

@@ -1,6 +1,6 @@
-"""Encoders of SGRAF: regions and words to unit vectors, each with an attention pooling.
+"""Encoders of SGRAF: unit vectors of regions and words, each with an attention pooling.
 
-The GRU that reads captions has a backward pass written by hand for the CPU.
+On the CPU the GRU of the captions has a backward pass written by hand.
 """
 
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ from pc2_baseline.networks.fused import unit
 from pc2_baseline.networks.onednn_products import small_products
 
 Block = Float[Tensor, "batch batch"]
-"""Similarities of a batch, or what has their shape: rows images, columns captions."""
+"""Similarities of a batch, or a tensor of their shape: rows images, columns captions."""
 PerPair = Float[Tensor, " batch"]
-"""A value of each pair of a batch."""
+"""One value for each pair of a batch."""
 Loss = Float[Tensor, ""]
-"""A loss, with its graph."""
+"""Loss with its graph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class ImageCodes:
     """Encoded screenshots.
 
     Attributes:
-        regions: One unit vector a region.
-        pooled: One unit vector a screenshot.
+        regions: One unit vector per region.
+        pooled: One unit vector per screenshot.
     """
 
     regions: Float[Tensor, "images regions dim"]
@@ -49,9 +49,9 @@ class CaptionCodes:
     """Encoded captions.
 
     Attributes:
-        words: One unit vector a word; zeros from ``lengths`` on.
-        pooled: One unit vector a caption.
-        lengths: Words of each caption, on the CPU; or on the device, of words that are cut.
+        words: One unit vector per word; zeros from ``lengths`` on.
+        pooled: One unit vector per caption.
+        lengths: Number of words of each caption, on the CPU; on the device if ``words`` is cut.
     """
 
     words: Float[Tensor, "captions words dim"]
@@ -60,35 +60,35 @@ class CaptionCodes:
 
     @property
     def longest(self) -> int:
-        """Words of the longest caption, at the most."""
+        """Upper bound of the words of the longest caption."""
         return int(self.lengths.max()) if self.lengths.is_cpu else self.words.shape[1]
 
     def __getitem__(self, rows: slice | Int[Tensor, " rows"]) -> "CaptionCodes":
         on_cpu = rows if isinstance(rows, slice) else rows.cpu()
-        beside = rows if isinstance(rows, slice) else rows.to(self.words.device)
-        return CaptionCodes(self.words[beside], self.pooled[beside], self.lengths[on_cpu])
+        on_device = rows if isinstance(rows, slice) else rows.to(self.words.device)
+        return CaptionCodes(self.words[on_device], self.pooled[on_device], self.lengths[on_cpu])
 
 
 def word_mask(lengths: Int[Tensor, " captions"], words: int, device: torch.device) -> Tensor:
-    """Mark the words that are there: (captions, words), bool."""
+    """Return the mask of words that are no padding: (captions, words), bool."""
     return torch.arange(words, device=device) < lengths.to(device)[:, None]
 
 
 @dataclass(frozen=True, slots=True)
 class WordRows:
-    """Where the words of some captions stand, padded, one after the other, and packed.
+    """Positions of the words of some captions: padded, without padding, and packed.
 
-    Packed rows go word by word, captions sorted by length, as a GRU takes them. Numbers of rows
-    follow from the lengths, which the host knows; they are sent to the device in one copy.
+    Packed rows are ordered by place, captions sorted by length, as a GRU needs them. The host
+    computes all positions from the lengths and sends them to the device in one copy.
 
     Attributes:
-        lengths: Words of each caption, on the CPU.
-        width: Words of a caption where captions are padded.
+        lengths: Number of words of each caption, on the CPU.
+        width: Number of words of a padded caption.
         caption: Caption of each word.
         padded: Row of each word where captions are padded.
         packed: Row of each packed word where captions are padded.
         back: Row of each word among the packed ones.
-        counts: Packed rows of each place of a word, on the CPU.
+        counts: Number of packed rows of each place in a caption, on the CPU.
     """
 
     lengths: Int[Tensor, " captions"]
@@ -100,26 +100,26 @@ class WordRows:
     counts: Int[Tensor, " places"]
 
     def pad(self, words: Float[Tensor, "words dim"]) -> Float[Tensor, "captions width dim"]:
-        """Lay words out by caption, zeros after the end."""
+        """Arrange words by caption, padded with zeros."""
         laid = words.new_zeros(len(self.lengths) * self.width, words.shape[1])
         return laid.index_copy(0, self.padded, words).view(len(self.lengths), self.width, -1)
 
     def drop(
         self, dropout: nn.Dropout, words: Float[Tensor, "words dim"], rows: Int[Tensor, " words"]
     ) -> Float[Tensor, "words dim"]:
-        """Apply dropout as drawn for captions that are padded; ``rows`` are the words' there."""
+        """Apply dropout drawn for padded captions; ``rows`` are the words' rows in these."""
         if not (dropout.training and dropout.p):
             return words
         ones = words.new_ones(len(self.lengths) * self.width, words.shape[1])
         return words * functional.dropout(ones, dropout.p).index_select(0, rows)
 
     def member(self, words: Float[Tensor, "words dim"]) -> Float[Tensor, "words captions"]:
-        """Return the matrix that tells which word is of which caption."""
+        """Return the indicator matrix of words by captions."""
         return functional.one_hot(self.caption, len(self.lengths)).to(words.dtype)
 
 
 def word_rows(lengths: Int[Tensor, " captions"], width: int, device: torch.device) -> WordRows:
-    """Number the words of captions of some lengths."""
+    """Compute the positions of the words of captions from their lengths."""
     caption = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
     starts = lengths.cumsum(0) - lengths
     padded = caption * width + torch.arange(len(caption)) - starts[caption]
@@ -191,7 +191,7 @@ class ImageEncoder(nn.Module):
 
 
 class CaptionPooling(nn.Module):
-    """Pool the words of each caption by self-attention to their mean, padding apart.
+    """Pool the words of each caption, without padding, by self-attention to their mean.
 
     Source:
         TextSA of SGRAF (Diao et al., AAAI 2021).
@@ -213,7 +213,7 @@ class CaptionPooling(nn.Module):
         project, tanh, dropout = self.local
         local = rows.drop(cast(nn.Dropout, dropout), tanh(project(words)), rows.padded)
         scores = self.weigh(local * (member @ self.whole(mean))).squeeze(-1)
-        # The softmax alone is taken of padded scores: a number a word.
+        # The softmax alone uses padded scores: one number per word.
         laid = scores.new_full((len(rows.lengths) * rows.width,), float("-inf"))
         laid = laid.index_copy(0, rows.padded, scores).view(-1, rows.width).softmax(1)
         weights = laid.flatten().index_select(0, rows.padded)
@@ -250,7 +250,7 @@ class CaptionEncoder(nn.Module):
     def pooled(
         self, words: Float[Tensor, "words dim"], rows: WordRows
     ) -> Float[Tensor, "captions dim"]:
-        """Pool the words of each caption: by attention, or their sum, which is along their mean."""
+        """Pool the words of each caption by attention, or by their sum, scaled to length 1."""
         if self.pool is None:
             return unit(rows.member(words).T @ words)
         pooled: Tensor = self.pool(words, rows)
@@ -264,7 +264,7 @@ def embed_packed(
     rows: WordRows,
     blanks: float,
 ) -> Float[Tensor, "words word"]:
-    """Embed words in the order of a GRU, with dropout, and a random share of whole words zero."""
+    """Embed words in the order of a GRU, with dropout of values and of whole words."""
     embedded = rows.drop(dropout, embed(tokens.flatten()[rows.packed]), rows.packed)
     if not blanks:
         return embedded
@@ -276,26 +276,27 @@ def embed_packed(
 def read_words(
     gru: nn.GRU, embedded: Float[Tensor, "words word"], rows: WordRows
 ) -> Float[Tensor, "words dim"]:
-    """Read captions by a GRU: the mean of both directions if it has two, one caption's after other.
+    """Read captions with a GRU; return its outputs caption by caption, averaged over directions.
 
-    On the CPU, PyTorch's backward pass adds a gradient as large as all words' to another at every
-    step; there the layer is differentiated by hand (:class:`_Direction`), to rounding the same.
+    On the CPU, PyTorch's backward pass adds two gradients of the size of all words at every step;
+    there the layer is differentiated by hand (:class:`_Direction`), equal up to rounding.
 
     Args:
         gru: One layer with biases.
-        embedded: Packed.
-        rows: The words of each caption.
+        embedded: Packed words.
+        rows: Positions of the words.
     """
     if embedded.device.type == "cpu" and torch.is_grad_enabled():
         counts = rows.counts.tolist()
-        found = [
+        directions = [
             _Direction.apply(embedded, _steps(counts, suffix), *_weights(gru, suffix))
             for suffix in ("", "_reverse")[: 1 + gru.bidirectional]
         ]
     else:
         states, _ = gru(PackedSequence(embedded, rows.counts))
-        found = list(states.data.chunk(1 + gru.bidirectional, dim=-1))
-    states = (found[0] + found[1]) / 2 if gru.bidirectional else found[0]
+        directions = list(states.data.chunk(1 + gru.bidirectional, dim=-1))
+    first, *second = directions
+    states = (first + second[0]) / 2 if second else first
     return cast(Tensor, states.index_select(0, rows.back))
 
 
@@ -305,7 +306,7 @@ def _weights(gru: nn.GRU, suffix: str) -> list[Tensor]:
 
 
 class _Step(NamedTuple):
-    """The rows of the packed words that stand at one place of their captions."""
+    """Rows of the packed words at one place of their captions."""
 
     start: int
     rows: int
@@ -315,7 +316,7 @@ class _Step(NamedTuple):
 
 
 def _steps(counts: list[int], suffix: str) -> list[_Step]:
-    """Return the steps of a caption's words in the order in which they are read."""
+    """Return the steps over the captions' words in reading order."""
     steps = [_Step(end - rows, rows) for end, rows in zip(accumulate(counts), counts, strict=True)]
     return steps[::-1] if suffix else steps
 
@@ -324,32 +325,32 @@ class _Direction(Function):
     r"""One direction of a GRU over packed words.
 
     With gates r, z and candidate c of PyTorch's definition, :math:`h' = (h - c) z + c`.
-    What each gate's input has to do with the gradient of h' is computed for all words at once, so
-    that a step of the backward pass is two products of elements and one of matrices.
+    The derivatives of h' by the gates' inputs are computed for all words at once, so that a step
+    of the backward pass is two products of elements and one of matrices.
     """
 
     @staticmethod
     def forward(ctx: Any, words: Tensor, steps: list[_Step], *weights: Tensor) -> Tensor:
         weight, recurrent, bias, recurrent_bias = weights
         dim = recurrent.shape[1]
-        # The input's part of all gates in one large product; only the state's part has to wait for
-        # the step before.
+        # One large product for the input's part of all gates; only the state's part depends on the
+        # previous step.
         gates = functional.linear(words, weight, bias)
         states, before, hidden = (words.new_empty(len(words), dim) for _ in range(3))
         state = words.new_zeros(max(step.rows for step in steps), dim)
         for step in steps:
-            # Captions are sorted by length: those that go on are the first rows. Backwards in time
-            # more captions begin at each step, whose rows are still zero.
+            # Captions are sorted by length: those with a word here are the first rows. Backwards in
+            # time more captions begin at each step, whose rows are still zero.
             now = state[: step.rows]
             step.of(before).copy_(now)
-            own = functional.linear(now, recurrent, recurrent_bias)
-            step.of(hidden).copy_(own[:, 2 * dim :])
-            # Gates replace their inputs in place: backward needs their values alone, since the
-            # derivatives of sigmoid and tanh follow from these.
+            recurred = functional.linear(now, recurrent, recurrent_bias)
+            step.of(hidden).copy_(recurred[:, 2 * dim :])
+            # Gates replace their inputs in place: the derivatives of sigmoid and tanh follow from
+            # their values.
             gate = step.of(gates)
-            gate[:, : 2 * dim].add_(own[:, : 2 * dim]).sigmoid_()
+            gate[:, : 2 * dim].add_(recurred[:, : 2 * dim]).sigmoid_()
             reset, update, candidate = gate.chunk(3, 1)
-            candidate.addcmul_(own[:, 2 * dim :], reset).tanh_()
+            candidate.addcmul_(recurred[:, 2 * dim :], reset).tanh_()
             now.sub_(candidate).mul_(update).add_(candidate)  # h' = (h - c) z + c
             step.of(states).copy_(now)
         ctx.save_for_backward(words, gates, before, hidden, weight, recurrent)
@@ -363,9 +364,9 @@ class _Direction(Function):
         words, gates, before, hidden, weight, recurrent = ctx.saved_tensors
         dim = before.shape[1]
         reset, update, candidate = gates.chunk(3, 1)
-        # dh'/d(input of each gate) needs no gradient of later steps: it is taken for all words at
-        # once. `share` has PyTorch's order of gates, and is of what comes from the state, which
-        # reaches the candidate through the reset gate.
+        # dh'/d(input of each gate) needs no gradient of later steps: it is computed for all words
+        # at once. `share` has PyTorch's order of gates and is the derivative by the state's part,
+        # which reaches the candidate through the reset gate.
         of_candidate = (1 - update) * (1 - candidate.square())
         share = torch.empty_like(gates)
         share[:, :dim] = of_candidate * hidden * reset * (1 - reset)
@@ -374,16 +375,16 @@ class _Direction(Function):
         totals = torch.empty_like(before)
         state = gradient.new_zeros(max(step.rows for step in ctx.steps), dim)
         for step in reversed(ctx.steps):
-            now, total, own = state[: step.rows], step.of(totals), step.of(share)
+            now, total, gate_share = state[: step.rows], step.of(totals), step.of(share)
             # h' is the output of this step and the state of the next one: both gradients.
             torch.add(now, step.of(gradient), out=total)
-            own.view(-1, 3, dim).mul_(total[:, None])
-            # h acts directly, through z, and through what the recurrent weights make of it.
+            gate_share.view(-1, 3, dim).mul_(total[:, None])
+            # h acts directly, through z, and through the recurrent weights.
             torch.mul(total, step.of(update), out=now)
-            now.addmm_(own, recurrent)
+            now.addmm_(gate_share, recurrent)
         of_recurrent, of_recurrent_bias = share.T @ before, share.sum(0)
-        # From here on `share` is of what comes from the words. It differs in the candidate alone:
-        # the reset gate scales only what comes from the state.
+        # From here on `share` is the derivative by the words' part. It differs in the candidate
+        # alone, since the reset gate scales only the state's part.
         share[:, 2 * dim :] = totals * of_candidate
         of_words = share @ weight if ctx.needs_input_grad[0] else None
         of_weights = share.T @ words, of_recurrent, share.sum(0), of_recurrent_bias

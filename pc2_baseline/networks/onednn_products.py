@@ -1,4 +1,4 @@
-"""Matrix products: by the faster of a CPU's libraries, and on a GPU without TF32 in a block."""
+"""Matrix products: the faster library on a CPU, and no TF32 within a block on a GPU."""
 
 import os
 from collections.abc import Iterator
@@ -14,24 +14,23 @@ _BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 _FINER_THAN_BF16 = 1 + 2**-12
 _CPU_INFO = Path("/proc/cpuinfo")
 NARROWEST = 256
-"""Width of an embedding from which oneDNN pays."""
+"""Minimum width of an embedding; below it oneDNN is slower."""
 KERNELS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16", "LRU_CACHE_CAPACITY": "16"}
-"""Kernels that oneDNN keeps; of 1,024, its default, blocks of many lengths fill half a gigabyte."""
+"""Kernels that oneDNN keeps; with its default of 1,024 they fill half a gigabyte."""
 
 
 @contextmanager
 def fast_float32(width: int) -> Iterator[bool]:
-    """Let oneDNN do float32 matrix products on the CPU, where it pays and does them in float32.
+    """Use oneDNN for float32 matrix products on the CPU, where it is faster and exact.
 
-    PyTorch's other library, MKL, does not use the wide registers of processors that are not
-    Intel's: there oneDNN is up to twice as fast on large products. On Intel's processors it gains
-    nothing, and on small products it costs more than it gains everywhere: it makes a kernel for
-    each shape. So it is a matter of processor and width, and a run that is resumed on its machine
-    has the same products. Few of the kernels are kept, unless the environment says otherwise.
+    PyTorch's other library, MKL, uses the wide registers of Intel's processors alone: on others
+    oneDNN is up to twice as fast on large products. On Intel's processors it is no faster, and on
+    small products it is slower everywhere, because it compiles a kernel for each shape. So
+    processor and width decide, and a run that is resumed on its machine has the same products.
+    Few kernels are kept, unless the environment variables say otherwise.
 
-    The switch that hands products to oneDNN also allows bfloat16 inside where a processor has
-    matrix tiles for it; then it is left alone. It is the whole process's, so it is put back at the
-    end.
+    The switch to oneDNN also allows bfloat16 in the products of processors with matrix tiles; on
+    these it is not used. It acts on the whole process and is restored at the end.
     """
     switch = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = switch.fp32_precision
@@ -50,9 +49,9 @@ def fast_float32(width: int) -> Iterator[bool]:
 
 @contextmanager
 def small_products() -> Iterator[None]:
-    """Leave float32 products on the CPU to PyTorch's other library.
+    """Do not use oneDNN for float32 products on the CPU.
 
-    Making oneDNN's kernel for a shape takes longer than a product of some dozen rows.
+    Compiling its kernel for a shape takes longer than a product of some dozen rows.
     """
     switch = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = switch.fp32_precision
@@ -64,9 +63,9 @@ def small_products() -> Iterator[None]:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor, *, relu: bool = False) -> Tensor:
-    """Apply a linear layer, and a rectifier if asked, without a graph.
+    """Apply a linear layer, with ``relu`` also a rectifier, without a graph.
 
-    Where oneDNN does the products, it adds the bias and rectifies within the product.
+    Where oneDNN does the products, bias and rectifier are part of the product.
     """
     mkldnn = torch.backends.mkldnn
     on = mkldnn.matmul.fp32_precision == "bf16"  # type: ignore[attr-defined]
@@ -80,7 +79,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor, *, relu: bool = False) -> Te
 
 @cache
 def multiplies_in_bf16() -> bool:
-    """Whether Linux lists an instruction of the processor that multiplies bfloat16."""
+    """Return whether Linux lists an instruction of the processor that multiplies bfloat16."""
     if not _CPU_INFO.exists():
         return False
     return not _BF16_FLAGS.isdisjoint(_CPU_INFO.read_text(encoding="utf-8").split())
@@ -88,7 +87,7 @@ def multiplies_in_bf16() -> bool:
 
 @contextmanager
 def whole_float32() -> Iterator[None]:
-    """Let a GPU do float32 products in float32, also where ``train.tf32`` rounds those around."""
+    """Do a GPU's float32 products in float32, also with ``train.tf32``."""
     switch = torch.backends.cuda.matmul
     before = switch.fp32_precision
     switch.fp32_precision = "ieee"
@@ -100,11 +99,11 @@ def whole_float32() -> Iterator[None]:
 
 @cache
 def _is_intel() -> bool:
-    """Whether Linux says that the processor is Intel's."""
+    """Return whether Linux lists an Intel processor."""
     return _CPU_INFO.exists() and "GenuineIntel" in _CPU_INFO.read_text(encoding="utf-8")
 
 
 def _is_exact() -> bool:
-    """Whether a product keeps what bfloat16 would round away."""
+    """Return whether a product keeps digits that bfloat16 would round away."""
     product = torch.full((256, 256), _FINER_THAN_BF16) @ torch.ones(256, 256)
     return bool((product == 256 * _FINER_THAN_BF16).all())

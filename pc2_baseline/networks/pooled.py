@@ -1,4 +1,4 @@
-"""One vector a screenshot, one a caption, and their cosine: the network that runs anywhere."""
+"""The cosine of one vector a screenshot and one a caption: the network that runs anywhere."""
 
 from typing import Literal
 
@@ -114,7 +114,7 @@ class PooledImageEncoder(nn.Module):
 
 
 class PooledCaptionEncoder(nn.Module):
-    """Encode a caption as one unit vector: the mean of its words, as they are or read by a GRU."""
+    """Encode a caption as one unit vector: the mean of its embeddings or GRU outputs."""
 
     def __init__(
         self,
@@ -162,10 +162,10 @@ def cosine_logits(
 ) -> Float[Tensor, "*shape"]:
     r"""Turn similarities in :math:`[-b, b]` into logits, :math:`2\,\mathrm{artanh}(s / b)`.
 
-    They rank as the similarities do. They are the logits of :math:`(1 + s / b) / 2`, so that
-    :func:`~pc2_baseline.modules.retrieval.ensemble`, which averages what logits stand for, ranks
-    by the mean similarity of several networks. No training uses them: margins are in units of
-    the similarity itself.
+    They rank the same as the similarities. They are the logits of :math:`(1 + s / b) / 2`, so that
+    :func:`~pc2_baseline.modules.retrieval.ensemble`, which averages the sigmoids of logits,
+    ranks by the mean similarity of several networks. Training does not use them: margins are in
+    units of the similarity itself.
     """
     return 2 * (similarity / bound).clamp(-_WHOLE, _WHOLE).atanh()
 

@@ -1,4 +1,4 @@
-"""A network that begins with the words read on a page and the letters of a caption."""
+"""A network that starts from the words read on a page and the letters of a caption."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,17 +17,17 @@ from pc2_baseline.networks.pooled import cosine_logits
 from pc2_baseline.networks.similarity import BlockSimilarity, FeatureSettings, MatchingNetwork
 
 FEWEST = 1e-3
-"""Length below which a region shows no words."""
+"""Minimum vector length of a region that shows words."""
 _BEGINNING = 0.005
-"""Standard deviation of the learned maps' weights at first."""
+"""Initial standard deviation of the learned maps' weights."""
 POWER = 0.8
-"""How far spreads are evened out: 0 not at all, 1 wholly."""
+"""Strength of the whitening, from 0 (none) to 1 (full)."""
 FLOOR = 0.02
-"""Share of the widest variance that is added to every variance."""
+"""Fraction of the largest variance that is added to every variance."""
 
 
 class ReadingSettings(FeatureSettings):
-    """Words that were read against the letters of captions."""
+    """Settings of the network that compares words read on pages with the letters of captions."""
 
     @property
     def pooled_width(self) -> int:
@@ -35,7 +35,7 @@ class ReadingSettings(FeatureSettings):
         return WIDTH
 
     def build(self, features: int, vocabulary: int, words: Any, group: Any) -> MatchingNetwork:  # noqa: ARG002
-        """Build the network; one that is loaded has the words of its data in its state."""
+        """Build the network; a loaded state brings the words of its data."""
         sides = words or WordSides.unknown(features)
         images = ReadingImageEncoder(features, sides, self.feature_dropout)
         return MatchingNetwork(images, ReadingCaptionEncoder(sides), ReadingSimilarity())
@@ -43,9 +43,9 @@ class ReadingSettings(FeatureSettings):
 
 @dataclass(frozen=True, slots=True)
 class Whitening:
-    """A map that centres vectors and evens out how far they spread in each direction.
+    """A map that centres vectors and evens out their variance in each direction.
 
-    Frequent letters and endings, which all texts have, count less after it.
+    It reduces the weight of frequent letters and endings, which all texts share.
 
     Attributes:
         mean: Mean of the vectors that it was fitted to.
@@ -94,10 +94,10 @@ class Whitenings:
 
 @dataclass(frozen=True, slots=True)
 class WordSides(Whitenings):
-    """Words on both sides of a pair, as known before a network learns.
+    """Statistics of the words on both sides of a pair, computed before the training.
 
     Attributes:
-        columns: Columns of a region that hold the words on it.
+        columns: Columns of a region with the words on it.
         centre: Mean of the pages' mean regions.
         scale: Their standard deviation; 1 where it is zero.
     """
@@ -108,7 +108,7 @@ class WordSides(Whitenings):
 
     @classmethod
     def unknown(cls, features: int) -> "WordSides":
-        """Return one of the right shapes, for a network whose state is loaded afterwards."""
+        """Return placeholders of the right shapes, for a network whose state is loaded later."""
         zeros = torch.zeros(WIDTH, WIDTH, dtype=torch.float64)
         letters, ones = Whitening(zeros[0], zeros), torch.ones(features)
         return cls(letters, letters, letters, slice(0, WIDTH), ones, ones)
@@ -131,12 +131,12 @@ class Whiten(nn.Module):
 
 
 class ReadingImageEncoder(nn.Module):
-    """Encode a screenshot by the words read on it, and what the regions' mean adds to them.
+    """Encode a screenshot by the words read on it and a correction by its mean region.
 
     The pooled vector is that of the page's words plus a learned projection of the standardised
-    mean region, scaled to unit length; it adds next to nothing at first. The local vectors are
-    those of each region's words, zero where there are none. What no weight changes is in
-    :meth:`fixed`, and may be computed once for all epochs.
+    mean region, scaled to unit length; the projection is nearly zero at first. The local vectors
+    are those of each region's words, zero without any. :meth:`fixed` returns the part that
+    depends on no weight, which can be computed once for all epochs.
     """
 
     columns: Tensor
@@ -155,10 +155,10 @@ class ReadingImageEncoder(nn.Module):
         self.register_buffer("columns", columns)
 
     def fixed(self, regions: Float[Tensor, "images 36 features"]) -> Float[Tensor, "images n 256"]:
-        """Return what is the same in every epoch, in rows.
+        """Return the part that is the same in every epoch, in rows.
 
-        They are the vectors of the 36 regions' words and then, wrapped, that of the page's words
-        and the standardised mean region.
+        The rows are the vectors of the 36 regions' words, then, wrapped, the vector of the page's
+        words and the standardised mean region.
         """
         words = regions.index_select(2, self.columns)
         shown = words.norm(dim=2, keepdim=True) > FEWEST
@@ -177,9 +177,9 @@ class ReadingImageEncoder(nn.Module):
 
 
 class ReadingCaptionEncoder(nn.Module):
-    """Encode a caption by its letters, turned by a learned map, at first nearly the identity.
+    """Encode a caption by its letters, with a learned map that is nearly the identity at first.
 
-    The pooled vector is the turned one; the one local vector is not turned.
+    The map acts on the pooled vector, not on the one local vector.
     """
 
     def __init__(self, words: WordSides) -> None:
@@ -198,13 +198,13 @@ class ReadingCaptionEncoder(nn.Module):
 
 
 def _begin_near_zero(layer: nn.Linear) -> None:
-    """Draw weights so small that what was read decides at first, yet two networks differ."""
+    """Draw weights so small that the words decide at first, yet two networks differ."""
     nn.init.normal_(layer.weight, std=_BEGINNING)
     nn.init.zeros_(layer.bias)
 
 
 class ReadingSimilarity(BlockSimilarity):
-    """Score by the sum of two cosines: of the pooled vectors, and of the nearest region."""
+    """Score by the sum of two cosines: of the pooled vectors, and with the nearest region."""
 
     def forward(
         self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False

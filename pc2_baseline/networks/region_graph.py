@@ -1,4 +1,4 @@
-"""Image side of VSRN: regions reason over their graph, then are read one after the other."""
+"""Image side of VSRN: graph reasoning over the regions, then a GRU that reads them."""
 
 from typing import ClassVar
 
@@ -25,7 +25,7 @@ class VsrnSettings(GraphSettings):
 
 
 class RegionGraphLayer(nn.Module):
-    r"""Let each region take in the others by how much they have to do with each other.
+    r"""Add to each region the others, weighted by their relation to it.
 
     .. math:: v^\star = \mathrm{BN}(W\,R\,g(v)) + v, \quad R = \theta(v)\,\phi(v)^\top / n
 
@@ -89,12 +89,12 @@ class RegionGraphEncoder(nn.Module):
 def _along_regions(
     regions: Float[Tensor, "images regions dim"],
 ) -> Float[Tensor, "images regions dim"]:
-    """Scale each of the vectors' numbers to length 1 over the regions of an image."""
+    """Scale each dimension to length 1 over the regions of an image."""
     return unit(regions.transpose(1, 2)).transpose(1, 2).contiguous()
 
 
 class OneWayCaptionEncoder(CaptionEncoder):
-    """A caption encoder that reads forwards; its last state is the caption."""
+    """A caption encoder with a one-way GRU, whose last state is the caption's vector."""
 
     attends = False
     both_ways = False

@@ -1,4 +1,4 @@
-"""SAF of SGRAF: the nodes of a pair are weighed by themselves and summed."""
+"""SAF of SGRAF: the weighted sum of a pair's nodes, by weights computed from the nodes."""
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,11 +22,11 @@ class SafSettings(NodeSettings):
 
 
 class SafSimilarity(Similarity):
-    """Similarity attention filtration: nodes are weighed by themselves and summed.
+    """Score pairs by a weighted sum of their nodes, by weights computed from the nodes.
 
-    Batch normalisation is over the nodes of one caption in all images of the batch, so a batch
-    gives as many statistics as it has captions; the running ones take them in, in the captions'
-    order, as a loop over captions does.
+    Batch normalisation is over the nodes of one caption in all images of the batch, so a batch has
+    as many statistics as captions; they update the running statistics in the captions' order, as a
+    loop over captions does.
 
     Source:
         SGRAF (Diao et al., AAAI 2021), branch SAF, eq. 10 and 11.
@@ -47,14 +47,14 @@ class SafSimilarity(Similarity):
         there: Bool[Tensor, "captions nodes"],
     ) -> tuple[Float[Tensor, "images captions node"], Float[Tensor, "extra captions"]]:
         """Sum each pair's nodes by normalised weights; add the statistics of each caption."""
-        kind, wide = nodes.dtype, self.weigh.weight.dtype
-        raw = functional.linear(nodes, self.weigh.weight.to(kind)).squeeze(-1).to(wide)
+        dtype, wide = nodes.dtype, self.weigh.weight.dtype
+        raw = functional.linear(nodes, self.weigh.weight.to(dtype)).squeeze(-1).to(wide)
         raw = raw + self.weigh.bias
         mean, variance = self._statistics(raw, there)
         scaled = (raw - mean[:, None]) * (variance[:, None] + self.norm.eps).rsqrt()
         gates = torch.sigmoid(scaled * self.norm.weight + self.norm.bias) * there
         weights = gates / (gates.sum(2, keepdim=True) + 1e-8)
-        summed = (weights[:, :, None].to(kind) @ nodes).squeeze(2).to(wide)
+        summed = (weights[:, :, None].to(dtype) @ nodes).squeeze(2).to(wide)
         return unit(summed), torch.stack([mean, variance])
 
     def _statistics(
@@ -62,8 +62,8 @@ class SafSimilarity(Similarity):
     ) -> tuple[Float[Tensor, " captions"], Float[Tensor, " captions"]]:
         captions = raw.shape[1]
         if not self.training or self.norm.running_mean is None or self.norm.running_var is None:
-            own = (self.norm.running_mean, self.norm.running_var)
-            mean, variance = (value.expand(captions) for value in own if value is not None)
+            running = (self.norm.running_mean, self.norm.running_var)
+            mean, variance = (value.expand(captions) for value in running if value is not None)
             return mean, variance
         count = len(raw) * there.sum(1)
         mean = (raw * there).sum((0, 2)) / count
@@ -77,7 +77,7 @@ class SafSimilarity(Similarity):
         lengths: Int[Tensor, " captions"],
         images: int,
     ) -> None:
-        """Move the running statistics by each caption's, the variance as an unbiased one."""
+        """Update the running statistics by each caption's; the variance is the unbiased one."""
         norm = self.norm
         if not self.training or norm.running_mean is None or norm.running_var is None:
             return

@@ -1,9 +1,10 @@
 """Similarity of all images with all captions of a block: in chunks, by cells, by cosines.
 
-Gradients come from the cells of a block that have one alone. A hinge on the hardest negatives has a
-gradient in at most 3 B of the B² cells of a block, and a sum over negatives in those that break the
-margin. So a block is scored without a graph, and the cells that the loss then sends a gradient to
-are scored again with one: the same gradients, and a loss sees the same matrix, ties included.
+Gradients are computed for the active cells of a block alone, those whose gradient is not zero. A
+hinge on the hardest negatives has at most 3 B of them among B² cells; for a sum over negatives they
+are those that break the margin. So a block is scored without a graph, and its active cells are
+scored a second time with one: the gradients are the same, and the loss sees all scores, ties
+included.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,17 +27,17 @@ from pc2_baseline.networks.onednn_products import whole_float32
 from pc2_baseline.process_groups import ALONE, ProcessGroup
 
 CHUNK_MB = {"cpu": 8, "cuda": 128}
-"""Of nodes: larger chunks of captions hold more padding."""
+"""Maximum size of a chunk's nodes in MiB, by device: larger chunks contain more padding."""
 WIDE_MB = {"cpu": 8, "cuda": 1024}
-"""Of what is a word wide, within a chunk: on a GPU, starting many small kernels takes longer than
-their work (45 µs each on an H100)."""
+"""Maximum size in MiB of a chunk's tensors of a word's width, by device: on a GPU, starting many
+small kernels takes longer than their work (45 µs each on an H100)."""
 
 AT_ONCE = {"cpu"}
-"""Kinds of device whose results the host need not wait for."""
+"""Device types whose results the host need not wait for."""
 
 
 class FeatureSettings(ModelSettings):
-    """Settings of all networks that take regions' features."""
+    """Settings of all networks that use region features."""
 
     feature_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0, description="Dropout of the values of the regions' features."
@@ -80,21 +81,21 @@ class ChunkedSettings(EmbeddingSettings):
 
     @property
     def budget(self) -> "MemoryBudget":
-        """Memory of a block, and the precision."""
+        """Memory budget and precision of a block."""
         return MemoryBudget(precision=self.precision)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryBudget:
-    """Memory that the similarity of a block may take, and its numeric precision.
+    """Memory budget and numeric precision of a block's similarity.
 
     Attributes:
-        chunk_mb: Largest tensor (images, words, dim) or (images, words, node), in MiB; ``None``:
-            a default for the device.
-        keep_mb: Size in MiB of the activations of a block that may be kept for the backward pass.
-        precision: ``fp32``, or ``bf16`` for the large products and the nodes; norms, softmaxes,
-            and all that has one value a pair stay in float32.
-        division_precision: Precision while pairs are divided; ``None``: the same.
+        chunk_mb: Maximum size in MiB of a tensor (images, words, dim) or (images, words, node);
+            ``None``: the device's default.
+        keep_mb: Maximum size in MiB of the activations of a block kept for the backward pass.
+        precision: ``fp32``, or ``bf16`` for the large products and the nodes; norms, softmaxes
+            and tensors with one value per pair stay in float32.
+        division_precision: Precision while pairs are divided; ``None``: ``precision``.
     """
 
     chunk_mb: int | None = None
@@ -107,14 +108,14 @@ DEFAULT_BUDGET = MemoryBudget()
 
 
 FEW = 0.4
-"""Share of active cells up to which scoring them again costs less than keeping a whole graph.
+"""Maximum share of active cells; above it, keeping the graph is cheaper than scoring them twice.
 
-Measured on the CPU at widths 256 and 1,024: even at a half.
+Measured on the CPU at widths 256 and 1,024; at one half both cost the same.
 """
 
 
 class _ActiveCells(Function):
-    """A block whose gradient is that of its active cells."""
+    """Score a block; its backward pass scores the active cells a second time."""
 
     @staticmethod
     def forward(
@@ -143,16 +144,16 @@ class BlockSimilarity(nn.Module):
     """Score every image of a block against every caption; a subclass defines :meth:`forward`.
 
     Attributes:
-        group: Ranks that train the network together. A parameter that acts on a rank's own share
-            of the block alone has its gradients summed over them; other work is done by each.
-        few_active: Whether few cells of the next block are expected to have a gradient. Each block
-            tells of the next; set it when an epoch begins, so that a resumed one does the same.
-        dividing: Whether pairs are being divided, in a precision of its own.
+        group: Ranks that train the network together. Gradients of parameters that act on a rank's
+            share of the block are summed over the ranks; each rank repeats all other work.
+        few_active: Whether few active cells are expected in the next block. Each block sets it for
+            the next; set it when an epoch begins, so that a resumed epoch does the same.
+        dividing: Whether pairs are being divided, which may have another precision.
     """
 
     most_active: int | None = None
-    """The most cells an image that the next loss gives a gradient, if known. A GPU then takes those
-    of the largest gradients without waiting to learn which they are."""
+    """Maximum active cells per image under the next loss, if known. A GPU then selects the cells of
+    the largest gradients, and the host need not wait for their number."""
 
     by_cell = True
     """Whether a cell's similarity depends on its own image and caption alone."""
@@ -166,9 +167,9 @@ class BlockSimilarity(nn.Module):
     def forward(
         self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
     ) -> Float[Tensor, "images captions"]:
-        """Return the similarity matrix of a block, or logits, which rank alike.
+        """Return the similarity matrix of a block, or logits, which rank the same.
 
-        Sigmoids of logits are what :func:`~pc2_baseline.modules.retrieval.ensemble` averages.
+        :func:`~pc2_baseline.modules.retrieval.ensemble` averages the sigmoids of logits.
         """
         raise NotImplementedError
 
@@ -176,12 +177,13 @@ class BlockSimilarity(nn.Module):
 class ChunkedSimilarity(BlockSimilarity):
     """Score the captions of a block in chunks.
 
-    Captions are taken together, sorted by length and padded within a chunk; the result is that of
-    one caption at a time. Where what a whole block keeps for the backward pass would be too much,
-    each chunk is computed again then, so that memory is bounded by the chunk. The ranks of a
-    process group take a share of the captions each.
+    Captions are sorted by length and padded within a chunk; the result equals scoring one caption
+    at a time. If the activations of a whole block exceed the budget, each chunk is recomputed in
+    the backward pass, so that memory is bounded by the chunk. Each rank of a process group scores a
+    share of the captions.
 
-    A subclass defines in :meth:`_block` the scores of a chunk, and in :meth:`_kept` what they keep.
+    A subclass defines in :meth:`_block` the scores of a chunk, and in :meth:`_kept` the bytes that
+    they keep.
 
     ``width`` is the number of values that a chunk holds for each image and word.
     """
@@ -190,7 +192,7 @@ class ChunkedSimilarity(BlockSimilarity):
     """Rows that :meth:`_block` adds below the similarities of a caption."""
 
     shortest = 0
-    """Words that a caption counts as at least, when chunks are cut."""
+    """Minimum number of words assumed for a caption when chunks are cut."""
 
     def __init__(self, width: int, budget: MemoryBudget = DEFAULT_BUDGET) -> None:
         super().__init__()
@@ -202,29 +204,29 @@ class ChunkedSimilarity(BlockSimilarity):
         self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
     ) -> Float[Tensor, "images captions"]:
         """Return the similarity matrix of a block, or its logits."""
-        # By length, so that a chunk has little padding; every n-th caption for each of n ranks, so
-        # that their shares have like lengths, and the ranks like work.
+        # Sorted by length, so that a chunk has little padding; each of n ranks takes every n-th
+        # caption, so that all have similar work.
         order = torch.argsort(captions.lengths, stable=True)
-        own = order[self.group.part :: self.group.parts]
+        share = order[self.group.part :: self.group.parts]
         if self.group.parts > 1:
             regions, image, words, caption = self.group.share(
                 images.regions, images.pooled, captions.words, captions.pooled
             )
             images = ImageCodes(regions, image)
             captions = CaptionCodes(words, caption, captions.lengths)
-        as_they_are = self.group.parts == 1 and self._in_any_order(images)
-        part = captions if as_they_are else captions[own]
-        self.few_active = bool(self.few_active)  # what a GPU has found by now, without a wait
-        if torch.is_grad_enabled() and self.by_cell and len(own) and self.few_active:
+        keeps_order = self.group.parts == 1 and self._in_any_order(images)
+        part = captions if keeps_order else captions[share]
+        self.few_active = bool(self.few_active)  # counted since the last block: no wait
+        if torch.is_grad_enabled() and self.by_cell and len(share) and self.few_active:
             tensors = (images.regions, images.pooled, part.words, part.pooled, *self.parameters())
             scores: Tensor = _ActiveCells.apply(self, logits, part.lengths, *tensors)
         else:
             scores = self.score_block(images, part, logits=logits)
-            if scores.requires_grad and self.by_cell and len(own):
+            if scores.requires_grad and self.by_cell and len(share):
                 scores.register_hook(self._count)  # type: ignore[no-untyped-call]
         if self.group.parts > 1:
             scores = self.group.gather(scores, len(order))
-        gathered = scores if as_they_are else scores[:, torch.argsort(order).to(scores.device)]
+        gathered = scores if keeps_order else scores[:, torch.argsort(order).to(scores.device)]
         self.note(gathered[len(images.pooled) :].detach(), captions.lengths, len(images.pooled))
         return gathered[: len(images.pooled)]
 
@@ -235,25 +237,25 @@ class ChunkedSimilarity(BlockSimilarity):
         self, images: ImageCodes, captions: CaptionCodes, *, logits: bool
     ) -> Float[Tensor, "rows captions"]:
         """Score captions, sorted by length, in chunks; keep the graph if it fits."""
-        kind = self._kind(images.regions.dtype)
+        dtype = self._dtype(images.regions.dtype)
         device = images.pooled.device
-        cells = self._chunk_bytes(device) // (kind.itemsize * self.width)
-        kept = self._kept(captions, images, kind) if torch.is_grad_enabled() else 0
+        cells = self._chunk_bytes(device) // (dtype.itemsize * self.width)
+        kept = self._kept(captions, images, dtype) if torch.is_grad_enabled() else 0
         keep = kept <= self.budget.keep_mb * 2**20
         block = partial(self._block, logits=logits)
         lengths = captions.lengths.clamp(min=self.shortest).tolist()
         # Every rank must take part in the messages of the backward pass, also one without captions.
-        found = [_nothing_of(images, captions, len(images.pooled) + self.extra)]
+        columns = [_nothing_of(images, captions, len(images.pooled) + self.extra)]
         for start, stop in _runs(lengths, len(images.pooled), cells):
             part = captions[start:stop]
             if keep:
-                found.append(block(images, part, kind))
+                columns.append(block(images, part, dtype))
             else:  # no random draw is made in a block, so no state of the generators is kept
                 scores: Tensor = checkpoint(
-                    block, images, part, kind, use_reentrant=False, preserve_rng_state=False
+                    block, images, part, dtype, use_reentrant=False, preserve_rng_state=False
                 )
-                found.append(scores)
-        return torch.cat(found, 1)
+                columns.append(scores)
+        return torch.cat(columns, 1)
 
     def cell_gradients(
         self,
@@ -265,8 +267,8 @@ class ChunkedSimilarity(BlockSimilarity):
     ) -> list[Tensor]:
         """Return the gradients of codes and weights (``tensors``) by a block's active cells."""
         codes, parameters = tensors[:4], tensors[4:]
-        kind, device = self._kind(codes[0].dtype), codes[0].device
-        width = kind.itemsize * max(self.width, codes[0].shape[2])
+        dtype, device = self._dtype(codes[0].dtype), codes[0].device
+        width = dtype.itemsize * max(self.width, codes[0].shape[2])
         if self.most_active is None or device.type in AT_ONCE:
             columns, rows = gradient.T.nonzero(as_tuple=True)
             self.few_active = len(rows) / max(gradient.numel(), 1) <= FEW
@@ -275,7 +277,7 @@ class ChunkedSimilarity(BlockSimilarity):
             cells = self._chunk_bytes(device) // width
             runs = _runs(lengths.clamp(min=self.shortest).tolist(), 1, cells)
         else:
-            # As many places as there can be; those to spare have a gradient of zero.
+            # The maximum number of active cells; surplus ones have a gradient of zero.
             count = min(self.most_active * len(gradient), gradient.numel())
             places = gradient.flatten().abs().topk(count, sorted=False).indices
             rows, columns = places // gradient.shape[1], places % gradient.shape[1]
@@ -289,29 +291,30 @@ class ChunkedSimilarity(BlockSimilarity):
         for start, stop in runs:
             i, j = rows[start:stop], columns[start:stop]
             cells_of = (i, i, j, j)
-            own = [code[at].requires_grad_() for code, at in zip(codes, cells_of, strict=True)]
+            inputs = [code[at].requires_grad_() for code, at in zip(codes, cells_of, strict=True)]
             with torch.enable_grad():
-                captions = CaptionCodes(own[2], own[3], lengths[start:stop])
+                captions = CaptionCodes(inputs[2], inputs[3], lengths[start:stop])
                 similarity = self._cells(
-                    ImageCodes(own[0], own[1]), captions, kind=kind, logits=logits
+                    ImageCodes(inputs[0], inputs[1]), captions, dtype=dtype, logits=logits
                 )
-            found = torch.autograd.grad(
-                similarity, (*own, *parameters), gradient[i, j], materialize_grads=True
+            gradients = torch.autograd.grad(
+                similarity, (*inputs, *parameters), gradient[i, j], materialize_grads=True
             )
-            for total, place, value in zip(sums, cells_of, found[:4], strict=True):
+            for total, place, value in zip(sums, cells_of, gradients[:4], strict=True):
                 total[:, : value.shape[1]].index_add_(0, place, value)
-            for total, value in zip(of_weights, found[4:], strict=False):
+            for total, value in zip(of_weights, gradients[4:], strict=False):
                 total.add_(value)
-            of_weights = of_weights or list(found[4:])
+            of_weights = of_weights or list(gradients[4:])
         return sums + (of_weights or [torch.zeros_like(tensor) for tensor in parameters])
 
     def _count(self, gradient: Float[Tensor, "images captions"]) -> None:
-        """Note whether few cells of a block have a gradient; the next block reads it."""
+        """Record whether few cells of a block have a gradient, for the next block."""
         self.few_active = gradient.count_nonzero() <= FEW * gradient.numel()
 
-    def _kind(self, own: torch.dtype) -> torch.dtype:
+    def _dtype(self, stored: torch.dtype) -> torch.dtype:
+        """Return the type of the large products."""
         precision = self.budget.division_precision if self.dividing else None
-        return torch.bfloat16 if (precision or self.budget.precision) == "bf16" else own
+        return torch.bfloat16 if (precision or self.budget.precision) == "bf16" else stored
 
     def note(
         self,
@@ -319,19 +322,19 @@ class ChunkedSimilarity(BlockSimilarity):
         lengths: Int[Tensor, " captions"],
         images: int,
     ) -> None:
-        """Take in the figures of a block's captions, once, in their order."""
+        """Receive the figures of a block's captions, once a block, in the captions' order."""
 
     def _chunk_bytes(self, device: torch.device, usual: Mapping[str, int] = CHUNK_MB) -> int:
         """Return the size of the largest tensor in bytes."""
-        own = usual["cpu" if device.type == "cpu" else "cuda"]
-        return (own if self.budget.chunk_mb is None else self.budget.chunk_mb) * 2**20
+        usual_mb = usual["cpu" if device.type == "cpu" else "cuda"]
+        return (usual_mb if self.budget.chunk_mb is None else self.budget.chunk_mb) * 2**20
 
-    def _kept(self, captions: CaptionCodes, images: ImageCodes, kind: torch.dtype) -> int:
+    def _kept(self, captions: CaptionCodes, images: ImageCodes, dtype: torch.dtype) -> int:
         """Return the bytes kept for the backward pass of a block, on this rank."""
         raise NotImplementedError
 
     def _block(
-        self, images: ImageCodes, captions: CaptionCodes, kind: torch.dtype, *, logits: bool
+        self, images: ImageCodes, captions: CaptionCodes, dtype: torch.dtype, *, logits: bool
     ) -> Float[Tensor, "rows captions"]:
         """Score a chunk of captions.
 
@@ -341,7 +344,7 @@ class ChunkedSimilarity(BlockSimilarity):
         raise NotImplementedError
 
     def _cells(
-        self, images: ImageCodes, captions: CaptionCodes, *, kind: torch.dtype, logits: bool
+        self, images: ImageCodes, captions: CaptionCodes, *, dtype: torch.dtype, logits: bool
     ) -> Float[Tensor, " cells"]:
         """Score each image with the caption of its own row; used where :attr:`by_cell`."""
         raise NotImplementedError
@@ -350,7 +353,7 @@ class ChunkedSimilarity(BlockSimilarity):
 def _nothing_of(
     images: ImageCodes, captions: CaptionCodes, rows: int
 ) -> Float[Tensor, "rows none"]:
-    """Return no column, with a gradient of zero, for a rank that no caption is left for."""
+    """Return zero columns that have a graph, for a rank without captions."""
     sums = (images.regions, images.pooled, captions.words, captions.pooled)
     total = torch.stack([value.sum() for value in sums]).sum()
     return total.expand(rows, 1)[:, :0]
@@ -387,7 +390,7 @@ class MatchingNetwork(nn.Module):
             self.similarity.dividing = False
 
     def shared_parameters(self) -> Iterable[nn.Parameter]:
-        """Return the weights whose gradients are shared out among the ranks of a process group."""
+        """Return the weights whose gradients are summed over the ranks of a process group."""
         return self.similarity.parameters()
 
     def encode_images(self, regions: Float[Tensor, "images rows width"]) -> ImageCodes:
@@ -405,10 +408,10 @@ class MatchingNetwork(nn.Module):
     def score(
         self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
     ) -> Float[Tensor, "images captions"]:
-        """Return the similarity matrix of a block, or logits, which rank alike.
+        """Return the similarity matrix of a block, or logits, which rank the same.
 
-        Similarities are in (0, 1), or cosines and sums of them, by the kind of the network;
-        margins are in their units. Logits are for scoring alone.
+        Similarities are in (0, 1), or are cosines or sums of them, depending on the network;
+        margins have the same units. Logits are for scoring alone.
         """
         matrix: Tensor = self.similarity(images, captions, logits=logits)
         return matrix

@@ -80,7 +80,6 @@ def train(
     release, run = Path(release), Path(run)
     process_groups.start(settings.train.device)
     device = pick_device(settings.train.device)
-    settings = _settled(settings, run, device.type, force=force)
     check_layout(release, settings.data)
     reader = make_reader(release, settings.data, settings.model)
     identity = identify(reader, reads=settings.reads)
@@ -108,7 +107,7 @@ def train(
             widths = f"{opened.features} in train and {opened_dev.features} in dev"
             raise TrainingError(f"{release}: regions of width {widths}")
         pairs, dev = (with_texts_read(split, settings) for split in (opened, opened_dev))
-        record = _run_record(reader, identity, pairs, settings)
+        record = _run_record(reader, identity, pairs, settings, device.type)
         named, taught_by_it = settings.data.truth, bool(settings.method.takes_matched)
         truth = truth_of(record, release, named, pairs.matched, both=not taught_by_it)
         taught = _with_truth(pairs, truth, settings.method)
@@ -121,8 +120,9 @@ def train(
                         f"{settings.train.batch}: one batch of {len(pairs)} per epoch"
                     )
             process_groups.wait()
+            resolved = read_run(run).resolved
             words = fit_word_sides(pairs) if settings.model.similarity == "reading" else None
-            method = make_method(settings, replace(record.release.sizes, words=words), device)
+            method = make_method(resolved, replace(record.release.sizes, words=words), device)
             threshold = settings.division_threshold
             both = truth if truth and truth.has_both else None
             judge = partial(judge_division, both, threshold) if both else None
@@ -136,13 +136,6 @@ def train(
             return trainer.fit(
                 cache_whitened(method, taught, gib), cache_whitened(method, dev, gib)
             )
-
-
-def _settled(settings: Settings, run: Path, device: str, *, force: bool) -> Settings:
-    """Replace ``auto`` by the value in an existing run, or by this machine's."""
-    exists = not force and (run / "run.toml").exists()
-    model = settings.model.settled(read_run(run).settings.model if exists else None, device)
-    return settings.model_copy(update={"model": model})
 
 
 def finished(run: Path, identity: DataIdentity, settings: Settings) -> CheckpointState | None:
@@ -162,7 +155,7 @@ def finished(run: Path, identity: DataIdentity, settings: Settings) -> Checkpoin
 
 
 def _run_record(
-    reader: Reader, identity: DataIdentity, pairs: PairSet, settings: Settings
+    reader: Reader, identity: DataIdentity, pairs: PairSet, settings: Settings, device: str
 ) -> RunRecord:
     noise_file = settings.data.noise_file
     truth = settings.data.truth if settings.method.takes_matched else None
@@ -179,7 +172,8 @@ def _run_record(
         noise=noise_file and describe(noise_file, pairs.image_of, pairs.images),
         truth_sha256=truth and sha256_of(truth),
     )
-    return RunRecord(release=release, settings=settings)
+    precision = settings.model.precision_of_division(device)
+    return RunRecord(division_precision=precision, release=release, settings=settings)
 
 
 def _with_truth(pairs: PairSet, truth: Truth | None, method: MethodSettings) -> PairSet:

@@ -3,6 +3,7 @@
 import os
 import shutil
 from pathlib import Path
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -80,8 +81,19 @@ class RunRecord(Strict):
     """``RUN/run.toml``."""
 
     format: str = "pc2-run/1"
+    division_precision: Literal["fp32", "bf16"] | None = None
     release: ReleaseRecord
     settings: Settings
+
+    @property
+    def resolved(self) -> Settings:
+        """The settings, with the division's precision that was chosen when the run began."""
+        if self.division_precision is None:
+            return self.settings
+        chosen = {"division_precision": self.division_precision}
+        return self.settings.model_copy(
+            update={"model": self.settings.model.model_copy(update=chosen)}
+        )
 
 
 def start_run(run: Path, record: RunRecord, *, force: bool) -> None:

@@ -54,3 +54,34 @@ def test_the_processor_and_the_width_decide(switch, monkeypatch, tmp_path, vendo
         assert (switch.fp32_precision == "bf16") == (turned or before == "bf16")
     products._is_intel.cache_clear()
     assert switch.fp32_precision == before
+
+
+@pytest.mark.parametrize("relu", [False, True])
+def test_a_linear_layer_by_either_library_is_the_same(switch, monkeypatch, relu):
+    x, weight, bias = torch.randn(3, 40, 64), torch.randn(32, 64), torch.randn(32)
+    expected = torch.nn.functional.linear(x, weight, bias)
+    expected = expected.relu() if relu else expected
+    found = products.linear(x, weight, bias, relu=relu)
+    with products.fast_float32(1024):
+        other = products.linear(x, weight, bias, relu=relu)
+    assert torch.equal(found, expected)
+    assert torch.allclose(other, expected, atol=1e-4)
+
+
+def test_small_products_are_left_to_the_other_library(switch):
+    before = switch.fp32_precision
+    switch.fp32_precision = "bf16"
+    try:
+        with products.small_products():
+            assert switch.fp32_precision == "ieee"
+        assert switch.fp32_precision == "bf16"
+    finally:
+        switch.fp32_precision = before
+
+
+@pytest.mark.parametrize("flags", ["fma avx512_bf16", "fp asimd bf16", "avx512f avx2"])
+def test_a_processor_lists_whether_it_multiplies_in_bf16(monkeypatch, tmp_path, flags):
+    info = tmp_path / "cpuinfo"
+    info.write_text(f"flags\t\t: {flags}\n", encoding="utf-8")
+    monkeypatch.setattr(products, "_CPU_INFO", info)
+    assert products.multiplies_in_bf16.__wrapped__() == ("bf16" in flags)

@@ -142,6 +142,45 @@ def test_what_is_kept_for_the_backward_pass_is_bounded_by_the_estimate():
     assert sum(seen.values()) - given < 1.6 * estimate
 
 
+def test_queries_are_kept_only_where_they_fit_and_change_no_gradient():
+    net = network()
+    regions, tokens, lengths = inputs([30, 12, 40, 22, 33], images=8)
+    images, captions = net.encode_images(regions), net.encode_captions(tokens, lengths)
+    kept = net.similarity._kept(captions, images, torch.float64)
+    gradients = []
+    for limit, keeps in ((kept, False), (2 * kept, True), (kept - 1, True)):  # the last in chunks
+        net.similarity.budget = MemoryBudget(keep_mb=limit / 2**20)
+        net.similarity.few_active = False
+        score = net.score(images, captions).square().sum()
+        assert net.similarity._keeps_queries == keeps
+        weights = list(net.similarity.parameters())
+        gradients.append(torch.autograd.grad(score, weights, retain_graph=True))
+    for others in gradients[1:]:
+        assert all(map(torch.equal, gradients[0], others))
+
+
+def test_a_division_has_a_precision_of_its_own():
+    regions, tokens, lengths = inputs([5, 12, 2, 33])
+    scores = {}
+    for precision, division in (("fp32", None), ("fp32", "bf16"), ("bf16", None), ("bf16", "fp32")):
+        net = network().float()
+        net.similarity.budget = MemoryBudget(precision=precision, division_precision=division)
+        images = net.encode_images(regions.float())
+        captions = net.encode_captions(tokens, lengths)
+        outside = net.score(images, captions)
+        with net.dividing():
+            inside = net.score(images, captions)
+            assert not inside.requires_grad
+        assert torch.equal(outside, net.score(images, captions))
+        scores[precision, division] = outside, inside
+    exact, rounded = scores["fp32", None], scores["bf16", None]
+    assert torch.equal(*exact)
+    assert torch.equal(*rounded)
+    assert torch.equal(torch.stack(scores["fp32", "bf16"]), torch.stack([exact[0], rounded[0]]))
+    assert torch.equal(torch.stack(scores["bf16", "fp32"]), torch.stack([rounded[0], exact[0]]))
+    assert 0 < (exact[0] - rounded[0]).abs().max() < 0.01
+
+
 def loop_filtration(saf, norm, images, captions):
     """SAF one caption at a time, with a batch normalisation that moves at every caption."""
     columns = []

@@ -17,6 +17,7 @@ from now_builder.formats.io import sha256_of
 from pc2_baseline.config import TrainSettings, read_settings
 from pc2_baseline.methods.pc2 import paper
 from pc2_baseline.methods.pc2.paper import Pc2
+from pc2_baseline.networks import sgr
 from pc2_baseline.runs.evaluate import evaluate
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.checkpoint import EpochRecord, read_state, read_tensors
@@ -134,6 +135,36 @@ def test_a_run_killed_in_the_middle_of_an_epoch_comes_to_the_same_end(
     same_pictures_and_scalars(tmp_path / "whole", cut)
     assert len((cut / "log.jsonl").read_text().splitlines()) == 4
     assert not [path for path in cut.rglob("*") if path.name.endswith(".tmp")]
+
+
+def test_the_divisions_precision_is_chosen_once_and_kept_on_another_machine(
+    tiny, tmp_path, small_settings, monkeypatch
+):
+    """The first machine multiplies in bf16; the run ends on one that does not."""
+    monkeypatch.setattr(sgr, "NARROWEST", 8)
+    monkeypatch.setattr(sgr, "multiplies_in_bf16", lambda: True)
+    settings = read_settings("pc2-paper", small_settings, on="demo")
+    train(tiny, tmp_path / "whole", settings)
+    learn = Pc2.fit_epoch
+    monkeypatch.setattr(Pc2, "fit_epoch", lambda self, pairs, epoch: learn(self, pairs, 2 // epoch))
+    with pytest.raises(ZeroDivisionError):
+        train(tiny, tmp_path / "moved", settings)
+    monkeypatch.setattr(Pc2, "fit_epoch", learn)
+    monkeypatch.setattr(sgr, "multiplies_in_bf16", lambda: False)
+    train(tiny, tmp_path / "moved", settings)
+    same_runs(tmp_path / "whole", tmp_path / "moved")
+    record = read_run(tmp_path / "moved")
+    assert (record.settings.model.division_precision, record.division_precision) == ("auto", "bf16")
+    assert train(tiny, tmp_path / "moved", settings).fresh == 0
+
+    monkeypatch.setattr(sgr, "multiplies_in_bf16", lambda: True)
+    off = read_settings("pc2-paper", [*small_settings, "model.division_precision=fp32"], on="demo")
+    train(tiny, tmp_path / "off", off)
+    losses = [
+        load_file(tmp_path / run / "divisions" / "a.00000.safetensors")["loss"]
+        for run in ("whole", "off")
+    ]
+    assert 0 < (losses[0] - losses[1]).abs().max() < 0.01
 
 
 def test_the_same_command_on_a_finished_run_says_so_and_changes_nothing(
