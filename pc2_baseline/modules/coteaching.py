@@ -19,7 +19,7 @@ from pc2_baseline.progress import bar
 
 PEERS = ("a", "b")
 DIVISIONS = "divisions"
-"""Folder of a run for the pair statistics of each epoch."""
+"""Folder of a run with the pair statistics of each epoch."""
 TAUGHT = "taught"
 """Array of a division: pairs whose labels were given to the method; excluded from evaluation."""
 
@@ -31,7 +31,7 @@ NONE: Rows = np.array([], dtype=np.int64)
 """Empty batch."""
 
 ORDER, CLEAN, NOISY = range(3)
-"""Last number in the name of a random stream: see :func:`~pc2_baseline.modules.seeds.stream`."""
+"""Last part of the name of a random stream: see :func:`~pc2_baseline.modules.seeds.stream`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def read_statistics(row: type[Divided], state: Mapping[str, Tensor]) -> Divided:
 
 
 def by_peer(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Join both peers' figures of an epoch for the log; names end in the peer's."""
+    """Join both peers' figures of an epoch for the log, with the peer as suffix of the names."""
     both = zip(PEERS, figures, strict=True)
     return {f"{name}_{peer}": value for peer, row in both for name, value in row.items()}
 
@@ -104,7 +104,7 @@ def pair_losses(
     loss: Callable[[Block], PerPair],
     title: str,
 ) -> PairValues:
-    """Compute the loss of each pair among those of its batch, in evaluation mode, by pair_index.
+    """Compute the loss of each pair within its batch, in evaluation mode, by pair_index.
 
     Pairs in no batch have 0.
     """

@@ -1,1 +1,1 @@
-"""PC2, the reference: as its paper says, as its authors' code does, and its successor PCSR."""
+"""PC2, the reference method: by its paper, by its authors' code, and its successor PCSR."""

@@ -1,4 +1,4 @@
-"""PC2 with cross-fit division: each pair is judged by a network that did not train on it."""
+"""PC2 with cross-fit division: a network that did not train on a pair evaluates it."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -35,31 +35,31 @@ _BANK = "bank"
 
 
 class Pc2CrossFitSettings(CrossFittedSettings, Pc2CommonSettings):
-    """PC2's losses by a cross-fit division."""
+    """Settings of PC2 with a cross-fit division."""
 
 
 class Pc2CrossFit(CrossFitted):
-    """K peers with PC2's losses; a pair is judged by the one peer that never trained on it.
+    """K peers with PC2's losses; the one peer that never trained on a pair evaluates it.
 
-    Folds, judging and the mixtures (one a fold) are those of cross-fit division; warm-up, training
-    step, pseudo-captions and rectification are those of PC2. A peer trains on the pairs outside its
-    fold alone, clean and noisy ones. How far an image's pseudo-prediction moved is asked of the
-    peer that judges the pair, which the bank has the predictions of.
+    Folds, evaluation and mixtures (one per fold) are those of cross-fit division; warm-up, training
+    step, pseudo-captions and rectification are those of PC2. A peer trains on the clean and noisy
+    pairs outside its fold alone. The bank keeps the predictions of the peer that evaluates a pair,
+    so the oscillation compares predictions of the same peer.
 
     Source:
-        PC2 (Duan et al., ACM MM 2024) for what is learned; the division is our own, see
+        PC2 (Duan et al., ACM MM 2024) for the losses; the division is our own, see
         ``docs/departures.md``.
     """
 
     section = Pc2CrossFitSettings
     nets: Sequence[Pc2Network]
-    judged = 2  # a prediction is compared with the one before
+    judged = 2  # a prediction is compared with the previous one
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
-        self.method = own = cast(Pc2CrossFitSettings, settings.method)
-        make = partial(make_pc2_network, settings.model, sizes, own, own.classifier)
-        super().__init__(own.folds, settings, device, make)
-        self.bank = PredictionBank(sizes.pairs, own.classes)
+        self.method = method = cast(Pc2CrossFitSettings, settings.method)
+        make = partial(make_pc2_network, settings.model, sizes, method, method.classifier)
+        super().__init__(method.folds, settings, device, make)
+        self.bank = PredictionBank(sizes.pairs, method.classes)
 
     def learn(
         self, train: PairSet, epoch: int, peer: int, outside: Bool[np.ndarray, " pairs"]
@@ -74,44 +74,45 @@ class Pc2CrossFit(CrossFitted):
             loss = partial(warm_up_loss, method, net, train)
             return take_steps(learner, batches, loss, epoch, name, "warm-up")
         triplet = triplet_mean if since < method.mean_epochs else triplet_hardest
-        known = read_statistics(PairStatistics, self.statistics)
-        division = known.division
-        correspondence = rectified(division.clean_prob, known.stable_prob, known.is_stable)
-        own = PeerEpoch(net, learner, train.device, triplet, division, correspondence)
+        statistics = read_statistics(PairStatistics, self.statistics)
+        division, stable = statistics.division, (statistics.stable_prob, statistics.is_stable)
+        correspondence = rectified(division.clean_prob, *stable)
+        setup = PeerEpoch(net, learner, train.device, triplet, division, correspondence)
         require_clean(Division(division.clean_prob[outside], division.is_clean[outside]))
         takes_noisy = method.pseudo_captions and since >= method.noisy_from_epoch
         clean = np.flatnonzero(division.is_clean & outside)
         noisy = np.flatnonzero(~division.is_clean & outside) if takes_noisy else NONE
         pairs = mixed_batches(clean, [noisy], size, seed, epoch, peer)
         losses = []
-        for number, (rows, beside) in enumerate(bar(pairs, f"train {name}", len(pairs))):
-            step = Step(epoch, number, name, np.append(rows, beside))
-            losses.append(training_step(method, own, train.batch(step.pair_index), len(rows), step))
+        for number, (rows, more) in enumerate(bar(pairs, f"train {name}", len(pairs))):
+            step = Step(epoch, number, name, np.append(rows, more))
+            batch = train.batch(step.pair_index)
+            losses.append(training_step(method, setup, batch, len(rows), step))
         return mean_losses(losses)[0]
 
     def divide(self, train: PairSet, fold: Int[np.ndarray, " pairs"]) -> PairStatistics:
-        """Divide the pairs of each fold by mixtures of its own, of losses and of oscillations."""
+        """Divide the pairs of each fold by two mixtures, of its losses and of its oscillations."""
         method, seed = self.method, self.train.seed
 
         def judge(peer: int) -> tuple[np.ndarray, Tensor]:
-            own, size = np.flatnonzero(fold == peer), method.division_batch
-            batches = [own[place] for place in dividing_batches(len(own), size, seed)]
+            pairs, size = np.flatnonzero(fold == peer), method.division_batch
+            batches = [pairs[rows] for rows in dividing_batches(len(pairs), size, seed)]
             title = f"divide {self.peers[peer]}"
             return evaluate_pairs(self.nets[peer], train, batches, method.margin, title)
 
         judged = self.groups.for_each_peer(judge)  # 0 for pairs of other folds
-        losses = np.sum([own for own, _ in judged], 0)
-        predictions = torch.stack([own for _, own in judged]).sum(0)
+        losses = np.sum([loss for loss, _ in judged], 0)
+        predictions = torch.stack([prediction for _, prediction in judged]).sum(0)
         moved = np.zeros_like(losses)
         if method.pseudo_classes and self.bank.written.all():
             moved = oscillation(self.bank.predictions, predictions).numpy()
         self.bank.write(predictions)
         stable_prob, is_stable = np.zeros(len(fold)), np.zeros(len(fold), dtype=bool)
         for number in range(method.folds):
-            own = fold == number
-            stable_prob[own], is_stable[own] = stable_pairs(moved[own], method, seed)
-        how = method.division_threshold, method.division_scale
-        division = divide_by_fold(losses, fold, seed, *how)
+            inside = fold == number
+            stable_prob[inside], is_stable[inside] = stable_pairs(moved[inside], method, seed)
+        threshold, scale = method.division_threshold, method.division_scale
+        division = divide_by_fold(losses, fold, seed, threshold, scale)
         return PairStatistics(losses, division, moved, stable_prob, is_stable)
 
     def state_dict(self) -> State:

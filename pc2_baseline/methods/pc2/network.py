@@ -17,13 +17,13 @@ from pc2_baseline.networks.similarity import AT_ONCE, MatchingNetwork
 
 
 class PooledClassifier(nn.Module):
-    """Classify the pooled vector of a screenshot or caption, whatever the order of its parts.
+    """Classify the pooled vector of a screenshot or caption; the order of its parts has no effect.
 
-    The unit vector is scaled to unit variance first: fresh layers take nothing from a vector of
-    values near zero.
+    The unit vector is first scaled to unit variance: new layers learn nothing from values near
+    zero.
 
     Differs:
-        Not in PC2: for small data, where a flat classifier learns each place by itself.
+        Not in PC2: meant for small data, where a flat classifier learns each place separately.
     """
 
     parts = 1
@@ -40,13 +40,13 @@ class PooledClassifier(nn.Module):
         return logits
 
     def vectors(self, codes: ImageCodes | CaptionCodes) -> Float[Tensor, "batch width"]:
-        """Return a vector of each screenshot or caption."""
+        """Return one vector per screenshot or caption."""
         pooled: Tensor = codes.pooled * codes.pooled.shape[1] ** 0.5
         return pooled
 
 
 class FlatClassifier(PooledClassifier):
-    """Classify 36 vectors laid end to end: regions by rank, words by place.
+    """Classify 36 concatenated vectors: regions by rank, words by place.
 
     Source:
         PC2 (Duan et al., ACM MM 2024), section 3.2; layer sizes from the authors' code.
@@ -55,22 +55,22 @@ class FlatClassifier(PooledClassifier):
     parts = REGIONS
 
     def vectors(self, codes: ImageCodes | CaptionCodes) -> Float[Tensor, "batch width"]:
-        """Lay regions, or the words on their slots, end to end."""
+        """Concatenate the regions, or the words on their slots."""
         vectors: Tensor = codes.regions if isinstance(codes, ImageCodes) else self.lay(codes)
         return vectors.flatten(1)
 
     def lay(self, captions: CaptionCodes) -> Float[Tensor, "captions 36 dim"]:
-        """Lay words on 36 slots."""
+        """Assign words to 36 slots."""
         return to_slots(captions.words, captions.lengths)
 
 
 def to_slots(
     words: Float[Tensor, "captions words dim"], lengths: Int[Tensor, " captions"]
 ) -> Float[Tensor, "captions 36 dim"]:
-    """Lay each caption's words on the 36 slots of the classifier, whatever its batch mates.
+    """Assign each caption's words to the 36 slots of the classifier, independently of its batch.
 
-    A caption of up to 36 words stands in the middle of zeros; a longer one is interpolated
-    linearly (pixel centres aligned, as in image resizing).
+    A caption of up to 36 words is centred between zeros; a longer one is interpolated linearly
+    (pixel centres aligned, as in image resizing).
     """
     lengths = lengths.to(words.device)[:, None]
     slots = torch.arange(REGIONS, device=words.device)[None]
@@ -89,7 +89,7 @@ def to_slots(
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Both halves of a batch, encoded."""
+    """Encoded images and captions of a batch."""
 
     images: ImageCodes
     captions: CaptionCodes
@@ -99,7 +99,7 @@ class Encoded:
 
 
 class Pc2Network(nn.Module):
-    """The matching network and the pseudo-classifier that both halves of a pair share."""
+    """The matching network, and the pseudo-classifier of both images and captions."""
 
     def __init__(self, matching: MatchingNetwork, classify: PooledClassifier, classes: int) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Pc2Network(nn.Module):
         self.classes = classes
 
     def encode(self, batch: Batch, whole: int) -> tuple[Encoded, ImageCodes]:
-        """Encode the first ``whole`` pairs of a batch, and of the rest the images alone."""
+        """Encode the first ``whole`` pairs of a batch, and only the images of the others."""
         images = self.matching.encode_images(batch.regions)
         captions = self.matching.encode_captions(batch.tokens[:whole], batch.lengths[:whole])
         return Encoded(images[:whole], captions), images[whole:]
@@ -124,13 +124,13 @@ class Pc2Network(nn.Module):
         """Score clean pairs, and noisy images with the captions chosen for them.
 
         A GPU scores all images with all clean captions in one block: half the operations, and the
-        host need not wait to learn what was chosen. The CPU scores no caption that nobody chose;
-        nor does a network whose scores depend on the other images of a block.
+        host need not wait for the choice. The CPU scores only the chosen captions, as does a
+        network whose scores depend on the other images of a block.
         """
         matching, clean = self.matching, len(pairs.images.pooled)
         if chosen.device.type in AT_ONCE or not matching.similarity.by_cell:
-            own = matching.score(pairs.images, pairs.captions)
-            return own, self.score_chosen(noisy, pairs.captions, chosen)
+            similarity = matching.score(pairs.images, pairs.captions)
+            return similarity, self.score_chosen(noisy, pairs.captions, chosen)
         images = ImageCodes(
             torch.cat([pairs.images.regions, noisy.regions]),
             torch.cat([pairs.images.pooled, noisy.pooled]),
@@ -148,11 +148,11 @@ class Pc2Network(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class PseudoCaptions:
-    """The clean captions that stand in for those of noisy pairs.
+    """The clean captions that replace those of noisy pairs.
 
     Attributes:
-        cosine: Cosine of each noisy image with its clean one, in [0, 1].
-        chosen: Row of the clean pairs, for each noisy image.
+        cosine: Cosine of each noisy image with its clean image, in [0, 1].
+        chosen: Row of the clean pair of each noisy image.
     """
 
     cosine: Float[Tensor, " noisy"]
@@ -164,8 +164,8 @@ def find_pseudo_captions(
 ) -> PseudoCaptions:
     """Choose for each noisy image the most similar clean pair, by cosine.
 
-    The vectors are pseudo-class predictions or pooled embeddings; detached, they let no gradient
-    through the cosine.
+    The vectors are pseudo-class predictions or pooled embeddings; if they are detached, the cosine
+    has no gradient.
     """
     cosine, chosen = (unit(noisy) @ unit(clean).T).max(1)
     return PseudoCaptions(cosine.clamp(0.0, 1.0), chosen)
@@ -188,5 +188,5 @@ class PeerEpoch:
     correspondence: PairValues
 
     def labels(self, rows: Rows) -> Float[Tensor, " rows"]:
-        """Return the correspondence of some pairs, on the device of the batches."""
+        """Return the correspondence of some pairs, on the device."""
         return torch.from_numpy(self.correspondence[rows]).float().to(self.device)

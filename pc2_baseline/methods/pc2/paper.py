@@ -1,8 +1,8 @@
-"""PC2: pseudo-classification based pseudo-captioning (Duan et al., ACM MM 2024), as its paper says.
+"""PC2: pseudo-classification based pseudo-captioning (Duan et al., ACM MM 2024), by its paper.
 
-Read it from the top: an epoch, a training step, then what prepares the step. From a batch to its
-loss there are two more files: the network, ``methods/pc2/network.py``, and ``modules/losses.py``.
-Symbols and sections are the paper's; where it is not followed, ``docs/departures.md`` says why.
+Read it from the top: an epoch, a training step, then its preparation. From a batch to its loss
+there are two more files: the network, ``methods/pc2/network.py``, and ``modules/losses.py``.
+Symbols and sections are the paper's; ``docs/departures.md`` explains the departures from it.
 """
 
 from collections.abc import Callable
@@ -55,7 +55,7 @@ class Pc2Settings(Pc2CommonSettings):
 
 
 class Pc2(Pc2Peers):
-    """Co-taught peers that learn noisy images from captions of clean pairs of the same class.
+    """Co-taught peers that train noisy images on captions of clean pairs of the same class.
 
     Source:
         PC2 (Duan et al., ACM MM 2024), eq. 1 to 14.
@@ -75,16 +75,18 @@ class Pc2(Pc2Peers):
         """Train both peers for one epoch, then let each divide the pairs for the other."""
         each = self.groups.for_each_peer
         figures = each(lambda peer: self._learn(train, epoch, peer))
-        judged = self.train.evaluates(epoch, last=2)  # a prediction is compared with the one before
+        judged = self.train.evaluates(
+            epoch, last=2
+        )  # a prediction is compared with the previous one
         if judged:
             self.statistics = each(lambda peer: self.divide_pairs(train, peer))
         self.share_banks()
         if judged:
-            figures = [own | self.summary(peer) for peer, own in enumerate(figures)]
+            figures = [row | self.summary(peer) for peer, row in enumerate(figures)]
         return by_peer(figures)
 
     def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
-        """Train one peer for an epoch: on all pairs at first, then by the other's division."""
+        """Train one peer for an epoch: first on all pairs, then by the other's division."""
         self.begin(epoch, peer, rate(epoch, self.train.warmup_epochs, self.train.lr_drop_epoch))
         if epoch >= self.train.warmup_epochs:
             return self._co_teach(train, epoch, peer)
@@ -93,19 +95,19 @@ class Pc2(Pc2Peers):
         )
 
     def _co_teach(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
-        """Learn the pairs that the other peer calls clean, and as many noisy ones with them."""
+        """Train on the pairs that the other peer calls clean, and on as many noisy ones."""
         method, since, name = self.method, epoch - self.train.warmup_epochs, PEERS[peer]
         triplet = triplet_mean if since < method.mean_epochs else triplet_hardest
-        own = peer_epoch(self, train, peer, triplet)
-        require_clean(own.division)
+        setup = peer_epoch(self, train, peer, triplet)
+        require_clean(setup.division)
         learns_noisy = method.pseudo_captions and since >= method.noisy_from_epoch
-        kinds = own.division.clean, [own.division.noisy if learns_noisy else NONE]
+        kinds = setup.division.clean, [setup.division.noisy if learns_noisy else NONE]
         batches = mixed_batches(*kinds, self.train.batch, self.train.seed, epoch, peer)
         losses = []
         for number, (clean, noisy) in enumerate(bar(batches, f"co-teach {name}", len(batches))):
             step = Step(epoch, number, name, np.append(clean, noisy))
             batch = train.batch(step.pair_index)
-            losses.append(training_step(method, own, batch, len(clean), step))
+            losses.append(training_step(method, setup, batch, len(clean), step))
         loss, noisy_loss = mean_losses(losses)
         return {"loss": loss, "loss_noisy": noisy_loss}
 
@@ -115,79 +117,79 @@ class Pc2(Pc2Peers):
 
 
 def warm_up_loss(method: Pc2CommonSettings, net: Pc2Network, train: PairSet, rows: Rows) -> Loss:
-    """Return the loss of a batch of the warm-up: mean negatives, one margin, and class terms."""
+    """Return the loss of a warm-up batch: mean negatives, the same margin for all, class terms."""
     batch = train.batch(rows)
     pairs, _ = net.encode(batch, len(rows))
-    net.matching.similarity.most_active = None  # all that break the margin
+    net.matching.similarity.most_active = None  # all cells that break the margin
     similarity = net.matching.score(pairs.images, pairs.captions)
     return full_margin_loss(similarity, method.margin).sum() + class_terms(net, pairs, method)
 
 
 def training_step(
-    method: Pc2CommonSettings, own: PeerEpoch, batch: Batch, clean: int, step: Step
+    method: Pc2CommonSettings, setup: PeerEpoch, batch: Batch, clean: int, step: Step
 ) -> tuple[float, Loss]:
     r"""Take one step down the total loss.
 
     .. math:: L = L^c + \lambda_n L^n + \lambda_{pse} L^{pse} - \lambda_{ent} L^{ent}
 
     Args:
-        method: Its settings.
-        own: Network and division that the peer trains with.
-        batch: Pairs that the division calls clean, then noisy ones; none before their epoch.
-        clean: Number of the clean pairs.
-        step: The step, for the message if it fails.
+        method: Settings of the method.
+        setup: Network and division of the peer.
+        batch: Pairs that the division calls clean, then noisy ones (none before their epoch).
+        clean: Number of clean pairs.
+        step: Names the step in an error message.
 
     Returns:
-        The loss, and its noisy part L^n, on the device: the host need not wait for it.
+        The loss, and its noisy part L^n on the device, so that the host need not wait for it.
     """
-    net = own.net
+    net = setup.net
     pairs, noisy_images = net.encode(batch, clean)  # all images at once
-    # Hardest negatives have a gradient in two cells an image, and in the pair's.
-    net.matching.similarity.most_active = 3 if own.triplet is triplet_hardest else None
+    # With hardest negatives an image has a gradient in two cells and in that of its pair.
+    net.matching.similarity.most_active = 3 if setup.triplet is triplet_hardest else None
     noisy_loss = torch.zeros((), device=batch.regions.device)
     if len(batch.regions) > clean:
-        similarity, noisy_loss = score_with_noisy(method, own, pairs, noisy_images)
+        similarity, noisy_loss = score_with_noisy(method, setup, pairs, noisy_images)
     else:
         similarity = net.matching.score(pairs.images, pairs.captions)
 
-    # L^c, eq. 5: triplets of clean pairs, margins soft by their rectified correspondence y.
-    y = own.labels(step.pair_index[:clean])
-    loss = own.triplet(similarity, soft_margin(y, method.margin, method.margin_base)).sum()
+    # L^c, eq. 5: triplets of clean pairs, margins softened by their rectified correspondence y.
+    y = setup.labels(step.pair_index[:clean])
+    loss = setup.triplet(similarity, soft_margin(y, method.margin, method.margin_base)).sum()
 
     # Pseudo-classification (section 3.2), on clean pairs alone.
     loss = loss + class_terms(net, pairs, method)
 
     total, of_noisy = loss + method.lambda_noisy * noisy_loss, noisy_loss.detach()
     step = replace(step, parts={"noisy": of_noisy})
-    return own.learner.step(total, step), of_noisy
+    return setup.learner.step(total, step), of_noisy
 
 
 def score_with_noisy(
-    method: Pc2CommonSettings, own: PeerEpoch, pairs: Encoded, noisy: ImageCodes
+    method: Pc2CommonSettings, setup: PeerEpoch, pairs: Encoded, noisy: ImageCodes
 ) -> tuple[Block, Loss]:
-    """Score clean pairs; return L^n of noisy images, which learn from captions of these pairs.
+    """Score clean pairs; also return L^n of noisy images with captions of these pairs.
 
-    Pseudo-captioning (section 3.3): the caption of the clean image whose pseudo-prediction is the
-    nearest by cosine. Nothing learns from the choice itself.
+    Pseudo-captioning (section 3.3): the caption of the clean image with the nearest
+    pseudo-prediction, by cosine. The choice itself has no gradient.
     """
-    asked, keys = (describe(own.net, codes, method) for codes in (noisy, pairs.images))
-    found = find_pseudo_captions(asked, keys)
-    clean, similarity = own.net.score_both(pairs, noisy, found.chosen)
+    queries, keys = (describe(setup.net, codes, method) for codes in (noisy, pairs.images))
+    pseudo = find_pseudo_captions(queries, keys)
+    clean, similarity = setup.net.score_both(pairs, noisy, pseudo.chosen)
 
-    # L^n, eq. 8: triplets of noisy images with pseudo-captions, margins soft by the cosines y.
+    # L^n, eq. 8: triplets of noisy images with pseudo-captions, margins softened by cosines y.
     # Images with one pseudo-caption are not negatives of each other: both columns are the same, and
     # the hinge between them a constant. PC2* leaves out low cosines.
-    margins = soft_margin(found.cosine, method.margin, method.margin_base)
-    costs = own.triplet(similarity, margins, found.chosen[:, None] != found.chosen[None])
-    return clean, costs.masked_fill(found.cosine < method.mismatch_threshold, 0.0).sum()
+    margins = soft_margin(pseudo.cosine, method.margin, method.margin_base)
+    costs = setup.triplet(similarity, margins, pseudo.chosen[:, None] != pseudo.chosen[None])
+    return clean, costs.masked_fill(pseudo.cosine < method.mismatch_threshold, 0.0).sum()
 
 
 def describe(
     net: Pc2Network, codes: ImageCodes, method: Pc2CommonSettings
 ) -> Float[Tensor, "images width"]:
     """Return the vectors to search by: pseudo-predictions, or embeddings without P-Cls."""
-    own = net.predict(codes) if method.search_by == "prediction" else codes.pooled
-    return own.detach()
+    vectors = net.predict(codes) if method.search_by == "prediction" else codes.pooled
+    return vectors.detach()
 
 
 def class_terms(
@@ -198,8 +200,8 @@ def class_terms(
 ) -> Loss:
     r"""Return :math:`\lambda_{pse} L^{pse} - \lambda_{ent} L^{ent}` of some pairs.
 
-    The likeliest class of a caption is the label of its image; the entropy of the mean prediction
-    is raised, so that predictions spread over the classes.
+    The likeliest class of a caption is the label of its image; a high entropy of the mean
+    prediction spreads predictions over the classes.
     """
     if not method.pseudo_classes:
         return torch.zeros((), device=pairs.images.pooled.device)
@@ -215,9 +217,9 @@ def co_divide(
 ) -> PairStatistics:
     """Evaluate all pairs once with a peer, divide them, and write its bank.
 
-    Co-dividing: a mixture of two Gaussians over the losses gives the posterior w of each pair to be
-    clean. Rectification (section 3.4): another over the oscillation of its image's
-    pseudo-prediction since the epoch before gives the posterior w° to be stable.
+    Co-dividing: a mixture of two Gaussians over the losses gives each pair's posterior w of being
+    clean. Rectification (section 3.4): another mixture, over the oscillation of the image's
+    pseudo-prediction since the previous epoch, gives the posterior w° of being stable.
     """
     seed, bank, title = peers.train.seed, peers.banks[peer], f"divide {PEERS[peer]}"
     batches = dividing_batches(len(train), method.division_batch, seed)
@@ -233,17 +235,17 @@ def co_divide(
 
 
 def peer_epoch(peers: Pc2Peers, train: PairSet, peer: int, triplet: Triplet) -> PeerEpoch:
-    """Return the state that a peer trains with after the warm-up; the division is the other's."""
+    """Return the network of a peer after the warm-up with the other peer's division."""
     other = peers.teacher(peer)
     correspondence = rectified(other.division.clean_prob, other.stable_prob, other.is_stable)
-    own = peers.nets[peer], peers.learners[peer]
-    return PeerEpoch(*own, train.device, triplet, other.division, correspondence)
+    net, learner = peers.nets[peer], peers.learners[peer]
+    return PeerEpoch(net, learner, train.device, triplet, other.division, correspondence)
 
 
 def rectified(
     clean_prob: PairValues, stable_prob: PairValues, is_stable: Bool[np.ndarray, " pairs"]
 ) -> PairValues:
-    r"""Correspondence of clean pairs: :math:`y = w + (1-w)\,w^\circ` where stable, else w.
+    r"""Return the correspondence :math:`y = w + (1-w)\,w^\circ` of stable pairs, else w.
 
     ``clean_prob`` is :math:`w`, ``stable_prob`` :math:`w^\circ`, the posterior of little
     oscillation.
@@ -256,7 +258,7 @@ def stable_pairs(
 ) -> tuple[PairValues, Bool[np.ndarray, " pairs"]]:
     r"""Return the posterior :math:`w^\circ` of little oscillation and which pairs are stable.
 
-    No pair is stable if all moved equally.
+    No pair is stable if all oscillate equally.
     """
     if np.ptp(moved) <= 1e-12 or not method.rectify:
         return np.zeros(len(moved)), np.zeros(len(moved), dtype=bool)

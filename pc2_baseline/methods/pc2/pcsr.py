@@ -29,11 +29,10 @@ from pc2_baseline.training.method import TRAINING, EpochOutputs, Sizes, State
 _HISTORY = "history"
 
 TARGET_SHARES = 0.4, 0.9
-"""Shares of consistent pairs that are aimed at, at the start and at the end of a training."""
+"""Target shares of consistent pairs, at the start and at the end of a training."""
 
 RATE = 0.3 * 0.2
-"""Step of the threshold for each unit of share that is missing."""
-
+"""Step of the threshold per unit of missing share."""
 
 GCE_POWER = 0.7
 """Power of the generalised cross-entropy of ambiguous pairs."""
@@ -63,26 +62,26 @@ class PcsrSettings(Pc2CommonSettings, SoftmaxSettings):
 
 
 class Pcsr(Pc2Peers):
-    """PC2's peers, which tell noisy pairs apart by how often their pseudo-class came again.
+    """PC2's peers, which split noisy pairs by the consistency of their pseudo-class.
 
-    A noisy pair whose image is given one pseudo-class again and again is refinable: its image
-    learns from a pseudo-caption, as in PC2. The others are ambiguous: their images are matched with
-    soft margins and classified by a loss that forgives wrong classes. The warm-up is InfoNCE alone;
-    after it come three stages: clean pairs, refinable ones beside them, ambiguous ones, too.
+    A noisy pair whose image often has the same pseudo-class is refinable: its image trains on a
+    pseudo-caption, as in PC2. The others are ambiguous: their images are matched with soft margins
+    and classified by a loss that tolerates wrong classes. The warm-up is InfoNCE alone; three
+    stages follow: clean pairs, then refinable ones with them, then also ambiguous ones.
 
     Attributes:
-        histories: Pseudo-classes that each peer gave the pairs; as divisions they are crossed, so
-            that a peer trains on what the other calls refinable.
+        histories: Pseudo-classes that each peer gave the pairs; a peer trains on the pairs that
+            the other peer's history calls refinable.
 
     Source:
-        PCSR (Liu et al., AAAI 2026); what it does not say itself as in PC2 (Duan et al., ACM MM
-        2024). Formulas and stages as in the authors' code.
+        PCSR (Liu et al., AAAI 2026), completed by PC2 (Duan et al., ACM MM 2024). Formulas and
+        stages as in the authors' code.
 
     Differs:
-        The authors' code is a fork of that of PC2 and shares what departs from PC2's paper there
-        (see :class:`~pc2_baseline.methods.pc2.released.Pc2Released`); here these parts are as in
-        PC2's paper, and the losses of all kinds are one sum. In it, ambiguous images are matched
-        with pseudo-captions, too.
+        The authors' code is a fork of that of PC2 with the same departures from PC2's paper (see
+        :class:`~pc2_baseline.methods.pc2.released.Pc2Released`); here these parts follow the
+        paper, and the losses of all kinds are added. Their code matches ambiguous images with
+        pseudo-captions, too.
     """
 
     section = PcsrSettings
@@ -94,7 +93,7 @@ class Pcsr(Pc2Peers):
         self.robust_loss = partial(robust_class_loss, power=GCE_POWER)
 
     def fit_epoch(self, train: PairSet, epoch: int) -> dict[str, float]:
-        """Train both peers for one epoch, then divide the pairs anew: a history has all epochs."""
+        """Train both peers for one epoch, then divide the pairs: a history needs every epoch."""
         each = self.groups.for_each_peer
         figures = each(lambda peer: self._learn(train, epoch, peer))
         self.statistics = each(lambda peer: self.divide_pairs(train, epoch, peer))
@@ -102,8 +101,10 @@ class Pcsr(Pc2Peers):
         states = each(lambda peer: self.histories[peer].state())
         for history, state in zip(self.histories, states, strict=True):
             history.load(state)
-        for peer, (own, history) in enumerate(zip(self.statistics, self.histories, strict=True)):
-            refinable = ~own.division.is_clean & history.is_consistent().numpy()
+        for peer, (statistics, history) in enumerate(
+            zip(self.statistics, self.histories, strict=True)
+        ):
+            refinable = ~statistics.division.is_clean & history.is_consistent().numpy()
             figures[peer] |= self.summary(peer) | {"refinable": float(refinable.sum())}
         return by_peer(figures)
 
@@ -119,25 +120,25 @@ class Pcsr(Pc2Peers):
         )  # fmt: skip
 
     def _co_teach(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
-        """Learn clean, refinable and ambiguous pairs, by the stage."""
+        """Train on clean, refinable and ambiguous pairs, depending on the stage."""
         since, name = epoch - self.train.warmup_epochs, PEERS[peer]
         triplet = triplet_mean if since < self.method.mean_epochs else triplet_hardest
-        own = peer_epoch(self, train, peer, triplet)
-        require_clean(own.division)
-        batches = self._batches(own.division, epoch, peer)
+        setup = peer_epoch(self, train, peer, triplet)
+        require_clean(setup.division)
+        batches = self._batches(setup.division, epoch, peer)
         losses = []
         for number, rows in enumerate(bar(batches, f"co-teach {name}", len(batches))):
             step = Step(epoch, number, name, np.concatenate(rows))
             clean, refinable, ambiguous = rows
             batch = train.batch(np.concatenate([clean, ambiguous, refinable]))
-            losses.append(self.training_step(own, batch, rows, step))
+            losses.append(self.training_step(setup, batch, rows, step))
         loss, refined = mean_losses(losses)
         return {"loss": loss, "loss_noisy": refined}
 
     def _batches(self, division: Division, epoch: int, peer: int) -> list[tuple[Rows, ...]]:
-        """Cut the pairs into batches of clean, refinable and ambiguous ones, by the stage."""
+        """Cut the pairs into clean, refinable and ambiguous batches, depending on the stage."""
         since, train = epoch - self.train.warmup_epochs, self.train
-        # Histories are crossed as divisions are.
+        # The other peer's history, like its division.
         is_consistent = self.histories[1 - peer].is_consistent().numpy()[division.noisy]
         refinable, ambiguous = division.noisy[is_consistent], division.noisy[~is_consistent]
         if not self.method.pseudo_captions or since < self.method.noisy_from_epoch:
@@ -148,43 +149,43 @@ class Pcsr(Pc2Peers):
         return mixed_batches(division.clean, others, train.batch, train.seed, epoch, peer)
 
     def training_step(
-        self, own: PeerEpoch, batch: Batch, rows: tuple[Rows, ...], step: Step
+        self, setup: PeerEpoch, batch: Batch, rows: tuple[Rows, ...], step: Step
     ) -> tuple[float, Loss]:
-        """Take one step down the sum of the losses of all kinds, encoding their images at once.
+        """Take one step down the sum of all losses, encoding all images at once.
 
-        ``batch`` has the clean, then the ambiguous, then the refinable pairs of ``rows``.
+        ``batch`` contains the clean, then the ambiguous, then the refinable pairs of ``rows``.
         """
         method = self.method
         clean, refinable, ambiguous = rows
-        pairs, images = own.net.encode(batch, len(clean) + len(ambiguous))
+        pairs, images = setup.net.encode(batch, len(clean) + len(ambiguous))
         clean_pairs, ambiguous_pairs = pairs[: len(clean)], pairs[len(clean) :]
         refined = unclear = torch.zeros((), device=self.device)
         if len(refinable):
-            similarity, refined = score_with_noisy(method, own, clean_pairs, images)
+            similarity, refined = score_with_noisy(method, setup, clean_pairs, images)
         else:
-            similarity = own.net.matching.score(clean_pairs.images, clean_pairs.captions)
+            similarity = setup.net.matching.score(clean_pairs.images, clean_pairs.captions)
         if len(ambiguous):
-            unclear = self.ambiguous_loss(own, ambiguous_pairs, ambiguous)
+            unclear = self.ambiguous_loss(setup, ambiguous_pairs, ambiguous)
         step = replace(step, parts={"refinable": refined.detach(), "ambiguous": unclear.detach()})
-        loss = self._matching_loss(own, similarity, clean)
-        loss = loss + class_terms(own.net, clean_pairs, method)
+        loss = self._matching_loss(setup, similarity, clean)
+        loss = loss + class_terms(setup.net, clean_pairs, method)
         loss = loss + method.lambda_noisy * refined + method.lambda_ambiguous * unclear
-        return own.learner.step(loss, step), refined.detach()
+        return setup.learner.step(loss, step), refined.detach()
 
-    def ambiguous_loss(self, own: PeerEpoch, pairs: Encoded, rows: Rows) -> Loss:
-        """Triplet loss with soft margins, and class terms with the generalised cross-entropy."""
-        similarity = own.net.matching.score(pairs.images, pairs.captions)
-        return self._matching_loss(own, similarity, rows) + class_terms(
-            own.net, pairs, self.method, self.robust_loss
+    def ambiguous_loss(self, setup: PeerEpoch, pairs: Encoded, rows: Rows) -> Loss:
+        """Return the triplet loss with soft margins, plus class terms with a robust loss."""
+        similarity = setup.net.matching.score(pairs.images, pairs.captions)
+        return self._matching_loss(setup, similarity, rows) + class_terms(
+            setup.net, pairs, self.method, self.robust_loss
         )
 
-    def _matching_loss(self, own: PeerEpoch, similarity: Block, rows: Rows) -> Loss:
+    def _matching_loss(self, setup: PeerEpoch, similarity: Block, rows: Rows) -> Loss:
         """Sum the triplet losses of pairs, with soft margins by their correspondence."""
-        margins = soft_margin(own.labels(rows), self.method.margin, self.method.margin_base)
-        return own.triplet(similarity, margins).sum()
+        margins = soft_margin(setup.labels(rows), self.method.margin, self.method.margin_base)
+        return setup.triplet(similarity, margins).sum()
 
     def divide_pairs(self, train: PairSet, epoch: int, peer: int) -> PairStatistics:
-        """Divide the pairs as PC2 does, add the predictions to the history, move its threshold."""
+        """Divide the pairs as PC2 does, and update the history and its threshold."""
         statistics = co_divide(self, self.method, train, peer)
         history = self.histories[peer]
         history.add(self.banks[peer].predictions)
@@ -236,10 +237,10 @@ def robust_class_loss(
 
 
 class ClassHistory:
-    """Count how often one network gave each pair each pseudo-class.
+    """How often one network gave each pair each pseudo-class.
 
     Attributes:
-        threshold: Lead from which on, exclusively, a pair is consistent.
+        threshold: Lead above which a pair is consistent.
 
     Differs:
         The authors' code counts every training step of the warm-up once and every dividing pass
@@ -251,11 +252,11 @@ class ClassHistory:
         self.threshold = torch.zeros((), dtype=torch.float64)
 
     def add(self, predictions: Float[Tensor, "pairs classes"]) -> None:
-        """Count each pair's likeliest pseudo-class once more."""
+        """Increment the count of each pair's likeliest pseudo-class."""
         self.counts[torch.arange(len(predictions)), predictions.argmax(1).cpu()] += 1
 
     def lead(self) -> Int[Tensor, " pairs"]:
-        """Return by how many counts each pair's most frequent class leads the second."""
+        """Return each pair's count of its most frequent class minus that of the second."""
         first, second = self.counts.topk(2, dim=1).values.unbind(1)
         return first - second
 
@@ -268,12 +269,12 @@ class ClassHistory:
         self.threshold = self.lead().double().mean()
 
     def track_threshold(self, progress: float) -> None:
-        r"""Move the threshold towards the share of consistent pairs that is aimed at.
+        r"""Move the threshold towards the target share of consistent pairs.
 
         .. math:: \tau \leftarrow \tau - 0.06\,(\lambda^* - \lambda)
 
-        The share aimed at, :math:`\lambda^*`, grows from 0.4 to 0.9; :math:`\lambda` is the share
-        of pairs above the threshold now.
+        The target share :math:`\lambda^*` grows from 0.4 to 0.9; :math:`\lambda` is the share of
+        pairs above the present threshold.
         """
         first, last = TARGET_SHARES
         missing = first + (last - first) * progress - float(self.is_consistent().double().mean())
@@ -284,5 +285,5 @@ class ClassHistory:
         return {"counts": self.counts.clone(), "threshold": self.threshold.clone()}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Load what :meth:`state` returned."""
+        """Load a state returned by :meth:`state`."""
         self.counts, self.threshold = state["counts"].clone(), state["threshold"].clone()

@@ -1,4 +1,4 @@
-"""The peers of PC2: their settings, prediction banks, and statistics of the pairs."""
+"""The peers of PC2: settings, prediction banks, and statistics of the pairs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from pc2_baseline.training.method import TRAINING, Sizes, State
 
 
 class PseudoClassSettings(CoTeachingSettings):
-    """Settings of all methods that learn pseudo-classes."""
+    """Settings of all methods with pseudo-classes."""
 
     classes: Annotated[int, Field(ge=2)] = Field(128, description="Pseudo-classes K.")
     class_hidden: PositiveInt = Field(256, description="Hidden width of the pseudo-classifier.")
@@ -35,7 +35,7 @@ class PseudoClassSettings(CoTeachingSettings):
 
 
 class Pc2CommonSettings(PseudoClassSettings):
-    """Settings shared by PC2 and PCSR; each part of the paper can be left out."""
+    """Settings shared by PC2 and PCSR; each part of the paper can be turned off."""
 
     pseudo_classes: bool = Field(
         default=True, description="Learn pseudo-classes (P-Cls); without, search by embedding."
@@ -94,14 +94,14 @@ class Pc2CommonSettings(PseudoClassSettings):
 
 
 class PredictionBank:
-    """Hold the predictions that one network made for all pairs at the end of an epoch."""
+    """Predictions of one network for all pairs at the end of an epoch."""
 
     def __init__(self, pairs: int, classes: int) -> None:
         self.predictions = torch.zeros(pairs, classes, dtype=torch.float32)
 
     @property
     def written(self) -> Bool[Tensor, " pairs"]:
-        """Entries that were written: a prediction sums to 1."""
+        """Entries that were written: those that are not zero."""
         return self.predictions.any(1)
 
     def write(self, predictions: Float[Tensor, "pairs classes"]) -> None:
@@ -124,7 +124,7 @@ class PredictionBank:
 def oscillation(
     old: Float[Tensor, "pairs classes"], new: Float[Tensor, "pairs classes"]
 ) -> Float[Tensor, " pairs"]:
-    r"""Compute how far each prediction moved: :math:`D_{KL}(p^{(e-1)} \| p^{(e)})`, in nats.
+    r"""Compute the change of each prediction, :math:`D_{KL}(p^{(e-1)} \| p^{(e)})`, in nats.
 
     A zero among the new predictions counts as the smallest float32.
     """
@@ -139,9 +139,9 @@ class PairStatistics(DividedPairs):
     """Statistics of all training pairs, from one peer of PC2 at the end of an epoch.
 
     Attributes:
-        oscillation: How far the peer's pseudo-prediction moved; zeros in the first epoch.
+        oscillation: Change of the peer's pseudo-prediction; zeros in the first epoch.
         stable_prob: Posterior of little oscillation; zeros where it cannot be estimated.
-        is_stable: Pairs whose margin is rectified by it.
+        is_stable: Pairs whose margin it rectifies.
     """
 
     oscillation: PairValues
@@ -169,7 +169,7 @@ class Pc2Peers(CoTaught):
         self.banks = [PredictionBank(sizes.pairs, method.classes) for _ in PEERS]
 
     def teacher(self, peer: int) -> PairStatistics:
-        """Return the statistics that teach a peer: the other's."""
+        """Return the statistics that a peer trains with: the other's."""
         return self.statistics[1 - peer]
 
     def share_banks(self) -> None:
@@ -180,10 +180,10 @@ class Pc2Peers(CoTaught):
 
     def summary(self, peer: int) -> dict[str, float]:
         """Return figures of a peer's statistics and predictions, for the log."""
-        own, classes = self.statistics[peer], self.banks[peer].predictions.argmax(1)
+        statistics, classes = self.statistics[peer], self.banks[peer].predictions.argmax(1)
         return {
-            **own.summary(),
-            "oscillation": float(own.oscillation.mean()),
+            **statistics.summary(),
+            "oscillation": float(statistics.oscillation.mean()),
             "classes_used": float(len(torch.unique(classes))),
         }
 
@@ -209,7 +209,7 @@ def make_pc2_network(
     classifier: type[PooledClassifier],
     group: ProcessGroup,
 ) -> Pc2Network:
-    """Build a peer's network, freshly drawn: the pseudo-classifier first."""
+    """Build a peer's network with random weights, those of the pseudo-classifier first."""
     classify = classifier(model.pooled_width, method.class_hidden, method.classes)
     return Pc2Network(make_network(model, sizes, group), classify, method.classes)
 
@@ -226,16 +226,16 @@ def evaluate_pairs(
         pair_index.
     """
     net.eval()
-    own, predicted = [], []
+    batch_losses, predicted = [], []
     with net.matching.dividing():
         for rows in bar(batches, title, len(batches)):
             pairs, _ = net.encode(train.batch(rows), len(rows))
             similarity = net.matching.score(pairs.images, pairs.captions)
-            own.append(full_margin_loss(similarity, margin))
+            batch_losses.append(full_margin_loss(similarity, margin))
             predicted.append(net.predict(pairs.images))
-    # Copied once, at the end: else the host would wait for the device in each batch.
+    # Copied once at the end, so that the host does not wait for the device in each batch.
     order = np.concatenate(batches)
     losses, predictions = np.zeros(len(train), np.float32), torch.zeros(len(train), net.classes)
-    losses[order] = torch.cat(own).cpu().numpy()
+    losses[order] = torch.cat(batch_losses).cpu().numpy()
     predictions[order] = torch.cat(predicted).cpu()
     return losses, predictions

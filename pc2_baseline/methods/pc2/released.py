@@ -1,4 +1,4 @@
-"""PC2 as its authors' released code learns, defects that change behaviour included."""
+"""PC2 as in its authors' released code, including defects that change its behaviour."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -59,7 +59,7 @@ ZERO_BELOW = 0.5
 
 
 class Pc2ReleasedSettings(PseudoClassSettings):
-    """PC2 as its released code departs from the paper."""
+    """Settings of PC2 as in its released code."""
 
     noisy_from_epoch: Annotated[int, Field(ge=0)] = Field(
         25, description="First epoch after the warm-up that trains on noisy pairs."
@@ -67,13 +67,13 @@ class Pc2ReleasedSettings(PseudoClassSettings):
 
 
 class Pc2Released(Pc2Peers):
-    """Two co-taught peers that learn as the released code of PC2 does.
+    """Two co-taught peers that train as the released code of PC2 does.
 
     Source:
         The released code of PC2 (Duan et al., ACM MM 2024).
 
     Differs:
-        ``docs/departures.md`` lists the departures from the paper, and the defects not copied.
+        ``docs/departures.md`` lists the departures from the paper, and defects that are not copied.
     """
 
     section = Pc2ReleasedSettings
@@ -86,16 +86,16 @@ class Pc2Released(Pc2Peers):
         """Train both peers for one epoch, then let each divide the pairs for the other."""
         each = self.groups.for_each_peer
         figures = each(lambda peer: self._learn(train, epoch, peer))
-        judged = self.train.evaluates(epoch)  # the bank is the warm-up's own, whatever is divided
+        judged = self.train.evaluates(epoch)  # the bank does not depend on the division
         if judged:
             self.statistics = each(lambda peer: self.divide_pairs(train, epoch, peer))
         self.share_banks()
         if judged:
-            figures = [own | self.summary(peer) for peer, own in enumerate(figures)]
+            figures = [row | self.summary(peer) for peer, row in enumerate(figures)]
         return by_peer(figures)
 
     def _learn(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
-        """Train one peer for an epoch; after the warm-up the optimiser starts anew."""
+        """Train one peer for an epoch; reset the optimiser after the warm-up."""
         since = epoch - self.train.warmup_epochs
         if since == 0:
             self.learners[peer].restart()
@@ -104,11 +104,13 @@ class Pc2Released(Pc2Peers):
         return learn(train, epoch, peer)
 
     def _warm_up(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
-        """Learn all pairs with mean negatives, and write the bank in training mode."""
+        """Train on all pairs with mean negatives, and write the bank in training mode."""
         net, margin, learner = self.nets[peer], self.method.margin, self.learners[peer]
         size, seed = self.train.batch, self.train.seed
         batches = full_batches(np.arange(len(train)), size, stream(seed, epoch, peer, CLEAN))
-        batches = [rows for rows in batches if len(rows) > 1]  # one breaks batch normalisation
+        batches = [
+            rows for rows in batches if len(rows) > 1
+        ]  # a single one breaks batch normalisation
 
         def loss(rows: Rows) -> Loss:
             pairs, _ = net.encode(train.batch(rows), len(rows))
@@ -119,67 +121,67 @@ class Pc2Released(Pc2Peers):
         return {"loss": take_steps(learner, batches, loss, epoch, PEERS[peer], "warm-up")}
 
     def _co_teach(self, train: PairSet, epoch: int, peer: int) -> dict[str, float]:
-        """Take a step on each clean batch, and one on a noisy batch once it is time."""
+        """Take a step on each clean batch; from ``noisy_from_epoch`` on, also on a noisy one."""
         since, name = epoch - self.train.warmup_epochs, PEERS[peer]
         triplet = triplet_mean if since < self.method.mean_epochs else triplet_hardest
-        own = peer_epoch(self, train, peer, triplet)
-        require_clean(own.division)
-        batches = self._batches(own.division, epoch, peer)
+        setup = peer_epoch(self, train, peer, triplet)
+        require_clean(setup.division)
+        batches = self._batches(setup.division, epoch, peer)
         losses = []
         for number, (clean, noisy) in enumerate(bar(batches, f"co-teach {name}", len(batches))):
             rows = noisy if since >= self.method.noisy_from_epoch else NONE
             step = Step(epoch, number, name, np.append(clean, rows))
             batch, noisy_loss = train.batch(clean), 0.0
-            loss = self._clean_step(own, batch, step)
+            loss = self._clean_step(setup, batch, step)
             if len(rows):
                 more = self.banks[peer], batch, train.batch(rows)
-                noisy_loss = self._noisy_step(own, *more, step)
+                noisy_loss = self._noisy_step(setup, *more, step)
             losses.append((loss, noisy_loss))
         mean, noisy_mean = np.mean(losses, axis=0).tolist()
         return {"loss": mean, "loss_noisy": noisy_mean}
 
     def _batches(self, division: Division, epoch: int, peer: int) -> Sequence[tuple[Rows, ...]]:
-        """Cut an epoch's pairs; one that would end before it began takes a step on clean pairs."""
+        """Cut an epoch's pairs into batches; one without any takes a step on clean pairs."""
         size = self.train.batch
         batches = divided_batches(division, size, self.train.seed, epoch, peer)
         return batches or [(division.clean[:size], NONE)]
 
-    def _clean_step(self, own: PeerEpoch, batch: Batch, step: Step) -> float:
-        """Take a step on clean pairs, the margins broadcast along the images both ways."""
-        pairs, _ = own.net.encode(batch, len(batch.regions))
-        similarity = own.net.matching.score(pairs.images, pairs.captions)
-        y = own.labels(batch.pair_index.numpy())
+    def _clean_step(self, setup: PeerEpoch, batch: Batch, step: Step) -> float:
+        """Take a step on clean pairs; margins are broadcast along the images in both directions."""
+        pairs, _ = setup.net.encode(batch, len(batch.regions))
+        similarity = setup.net.matching.score(pairs.images, pairs.captions)
+        y = setup.labels(batch.pair_index.numpy())
         margins = soft_margin(y, self.method.margin, self.method.margin_base)
-        loss = own.triplet(similarity, margins, None, "image").sum()
-        return own.learner.step(loss + self._class_terms(own.net, pairs), step)
+        loss = setup.triplet(similarity, margins, None, "image").sum()
+        return setup.learner.step(loss + self._class_terms(setup.net, pairs), step)
 
     def _noisy_step(
-        self, own: PeerEpoch, bank: PredictionBank, clean: Batch, noisy: Batch, step: Step
+        self, setup: PeerEpoch, bank: PredictionBank, clean: Batch, noisy: Batch, step: Step
     ) -> float:
         """Take a step on noisy images with pseudo-captions, and write the bank.
 
-        The gradient goes through the cosines into the margins, which are broadcast along the
-        captions both ways; images with one pseudo-caption are negatives of each other. The bank is
-        written by position in the subset of noisy, then of clean pairs.
+        The gradient flows through the cosines into the margins, which are broadcast along the
+        captions in both directions; images with one pseudo-caption are negatives of each other. The
+        bank is written by position among the noisy, then among the clean pairs.
         """
-        net = own.net
+        net = setup.net
         with uncounted(net):
             pairs, _ = net.encode(clean, len(clean.regions))
         images = net.matching.encode_images(noisy.regions)
-        found = find_pseudo_captions(net.predict(images), net.predict(pairs.images))
+        pseudo = find_pseudo_captions(net.predict(images), net.predict(pairs.images))
         captions = refit(net, pairs.captions, int(noisy.lengths.max()))
-        similarity = net.score_chosen(images, captions, found.chosen)
-        loss = own.triplet(similarity, self.noisy_margins(found.cosine), None, "caption").sum()
+        similarity = net.score_chosen(images, captions, pseudo.chosen)
+        loss = setup.triplet(similarity, self.noisy_margins(pseudo.cosine), None, "caption").sum()
         with torch.no_grad():
             for subset, batch, codes in (
-                (own.division.noisy, noisy, images), (own.division.clean, clean, pairs.images)
+                (setup.division.noisy, noisy, images), (setup.division.clean, clean, pairs.images)
             ):  # fmt: skip
                 places = np.searchsorted(subset, batch.pair_index.numpy())
                 bank.write_rows(places, net.predict(codes))
-        return own.learner.step(loss, step)
+        return setup.learner.step(loss, step)
 
     def noisy_margins(self, cosines: Float[Tensor, " noisy"]) -> Float[Tensor, " noisy"]:
-        """Return the margins of noisy pairs; 0 for low cosines, whose hinges act all the same."""
+        """Return the margins of noisy pairs; 0 for low cosines, whose hinges remain active."""
         kept = cosines.masked_fill(cosines < ZERO_BELOW, 0.0)
         return soft_margin(kept, self.method.margin, self.method.margin_base)
 
@@ -190,10 +192,10 @@ class Pc2Released(Pc2Peers):
         return loss - self.method.lambda_entropy * own_entropy(images)
 
     def divide_pairs(self, train: PairSet, epoch: int, peer: int) -> PairStatistics:
-        """Evaluate all pairs once with a peer, in an order of the epoch's own, and divide them.
+        """Evaluate all pairs once with a peer, in an order drawn for the epoch, and divide them.
 
         The oscillation is the divergence of the bank from the new predictions; stable pairs are
-        those that a division by it calls clean. The bank is not written.
+        those that a division by it calls clean. The bank is not changed.
         """
         method, seed, bank = self.method, self.train.seed, self.banks[peer]
         order = stream(seed, len(train), ORDER, epoch)
@@ -214,7 +216,7 @@ class Pc2Released(Pc2Peers):
 def divided_batches(
     division: Division, size: int, seed: int, epoch: int, peer: int
 ) -> list[tuple[Rows, ...]]:
-    """Pair full clean batches, and one with the remainder, with noisy ones that are cut alike.
+    """Combine clean batches, the last one with the remainder, with noisy ones of the same sizes.
 
     They end before a batch with a single pair, which may be the first one.
     """
@@ -225,7 +227,7 @@ def divided_batches(
 
 
 def own_entropy(logits: Float[Tensor, "batch classes"]) -> Loss:
-    r"""Mean of the entropies :math:`H(p_i)` of the predictions themselves, in nats.
+    r"""Return the mean entropy :math:`H(p_i)` of the single predictions, in nats.
 
     Source:
         The authors' code of PC2. With K = 128 and weight 10 its optimum against the cross-entropy
@@ -238,21 +240,21 @@ def own_entropy(logits: Float[Tensor, "batch classes"]) -> Loss:
 class PaddedClassifier(FlatClassifier):
     """Classify a caption's words together with the padding of its batch, resampled to 36.
 
-    A caption's class then depends on the longest caption of its batch.
+    So a caption's class depends on the longest caption of its batch.
     """
 
     def lay(self, captions: CaptionCodes) -> Float[Tensor, "captions 36 dim"]:
-        """Resample words and padding alike."""
+        """Resample words and padding."""
         return resampled(captions.words[:, : int(captions.lengths.max())], REGIONS)
 
 
 def resampled(
     words: Float[Tensor, "captions words dim"], size: int
 ) -> Float[Tensor, "captions size dim"]:
-    """Interpolate padded captions linearly to fewer places, or centre them in zeros."""
+    """Interpolate padded captions linearly to fewer places, or centre them between zeros."""
     have = words.shape[1]
     if have > size:
-        # as interpolate(mode="linear") does, whose gradient CUDA cannot repeat bit for bit
+        # as interpolate(mode="linear"), whose gradient CUDA cannot repeat bit for bit
         slots = torch.arange(size, device=words.device, dtype=words.dtype)
         place = ((slots + 0.5) * (have / size) - 0.5).clamp(min=0)
         left = place.long()
@@ -263,7 +265,7 @@ def resampled(
 
 
 def refit(net: Pc2Network, captions: CaptionCodes, words: int) -> CaptionCodes:
-    """Resample padded captions to so many words and keep their lengths, which no longer agree."""
+    """Resample padded captions to ``words`` words; their lengths stay and no longer agree."""
     lengths = captions.lengths.clamp(max=words)
     laid = resampled(captions.words[:, : int(captions.lengths.max())], words)
     laid = laid * word_mask(lengths, words, laid.device)[..., None]
@@ -275,7 +277,7 @@ def refit(net: Pc2Network, captions: CaptionCodes, words: int) -> CaptionCodes:
 
 @contextmanager
 def uncounted(net: nn.Module) -> Iterator[None]:
-    """Let batch normalisation leave its running statistics as they are, in training mode too."""
+    """Keep batch normalisation from updating its running statistics in training mode."""
     norms = [module for module in net.modules() if isinstance(module, nn.BatchNorm1d)]
     for norm in norms:
         norm.track_running_stats = False
