@@ -1,10 +1,10 @@
 """The crawler against the plain Playwright recipe: pages a second, CPU a page, the same pixels.
 
-Plain: one context, page after page, goto, the same rule for coming to rest, the same elements, a
-PNG, BeautifulSoup on the source, all stored. Both visit the same pages of a simulated web that runs
-next to them. CPU is that of each way's own processes, so that others on the machine do not count.
+Plain: one context, page after page, goto, the same rule for a settled page, the same elements, a
+PNG, BeautifulSoup on the source, all stored. Both visit the same pages of a simulated web on this
+machine. CPU seconds are those of each way's processes alone.
 
-    python benchmarks/crawl.py                          # CPU alone, and 300 ms of latency
+    python benchmarks/crawl.py                          # without and with 300 ms of latency
     python benchmarks/crawl.py --pages 60 --latency-ms 0
 """
 
@@ -67,7 +67,7 @@ def context_options(version: str) -> dict[str, Any]:
 
 @contextmanager
 def phone(address: str) -> Iterator[Page]:
-    """One page in one context, its hosts mapped to the server."""
+    """Yield a page of a phone-sized context whose hosts are mapped to the server."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(**launch_options(address))
         yield browser.new_context(**context_options(browser.version)).new_page()
@@ -79,18 +79,18 @@ def plain(urls: list[str], address: str, out: Path) -> dict[str, str]:
     hashes = {}
     with phone(address) as page:
         for number, url in enumerate(urls):
-            answer = page.goto(url, wait_until="load")
+            response = page.goto(url, wait_until="load")
             page.evaluate(WATCH)
             for _ in range(POLLS):
                 if page.evaluate(WATCHED)["rest"]:
                     break
                 page.wait_for_timeout(POLL_MS)
             page.evaluate(FREEZE)
-            if answer is not None:
+            if response is not None:
                 elements = page.evaluate(ELEMENTS)
-                source = answer.body()
-                found = BeautifulSoup(source, "lxml").find("meta", attrs={"name": "description"})
-                record = {"url": url, "caption": found and found.get("content"), **elements}
+                source = response.body()
+                meta = BeautifulSoup(source, "lxml").find("meta", attrs={"name": "description"})
+                record = {"url": url, "caption": meta and meta.get("content"), **elements}
                 (out / f"{number}.json").write_text(json.dumps(record), "utf-8")
                 (out / f"{number}.html").write_bytes(source)
             shot = page.screenshot(path=out / f"{number}.png")
@@ -111,7 +111,7 @@ def ours(folder: Path, address: str, out: Path) -> dict[str, str]:
 
 
 def one_way(way: str, folder: Path, address: str) -> None:
-    """Do it one way and print hashes and times as JSON."""
+    """Crawl in one way and print hashes and times as JSON."""
     urls = (folder / "urls.txt").read_text("utf-8").split()
     with tempfile.TemporaryDirectory() as out:
         begun = time.perf_counter()
@@ -125,9 +125,9 @@ def one_way(way: str, folder: Path, address: str) -> None:
 
 @contextmanager
 def served(folder: Path, latency_ms: int = 0) -> Iterator[str]:
-    """Serve the simulated web in a process of its own; yield its address."""
+    """Serve the simulated web in another process; yield its address."""
     ready = folder / "address"
-    ready.unlink(missing_ok=True)  # of a server before this one
+    ready.unlink(missing_ok=True)  # of an earlier server
     main = "from now_builder.cli import main; main()"
     server = subprocess.Popen(
         [sys.executable, "-c", main, "simweb", "serve", str(folder), "--port", "0",
@@ -144,8 +144,8 @@ def served(folder: Path, latency_ms: int = 0) -> Iterator[str]:
 
 
 def compare(folder: Path, latency_ms: int) -> None:
-    """Do it each way in a process of its own, beside a server of its own, and print the ratios."""
-    found = {}
+    """Run each way in a new process with a new server, and print the ratios."""
+    results = {}
     for way in WAYS:
         with served(folder, latency_ms) as address:
             before = spent()
@@ -156,26 +156,26 @@ def compare(folder: Path, latency_ms: int) -> None:
             )
             output = process.communicate()[0]
             cpu = spent() - before
-        found[way] = {**json.loads(output), "cpu": cpu}
-    print(f"\n{latency_ms} ms of latency, {len(found['plain']['hashes'])} pages")
+        results[way] = {**json.loads(output), "cpu": cpu}
+    print(f"\n{latency_ms} ms of latency, {len(results['plain']['hashes'])} pages")
     print(f"{'way':8} {'pages/s':>8} {'CPU s/page':>11} {'x plain':>8} {'same pixels':>12}")
-    for way, figures in found.items():
+    for way, figures in results.items():
         pages = len(figures["hashes"])
-        same = sum(found["plain"]["hashes"].get(u) == h for u, h in figures["hashes"].items())
+        same = sum(results["plain"]["hashes"].get(u) == h for u, h in figures["hashes"].items())
         rate = pages / figures["seconds"]
-        ratio = rate / (len(found["plain"]["hashes"]) / found["plain"]["seconds"])
+        ratio = rate / (len(results["plain"]["hashes"]) / results["plain"]["seconds"])
         print(f"{way:8} {rate:8.2f} {figures['cpu'] / pages:11.3f} {ratio:8.2f} {same:8d}/{pages}")
 
 
 def adopt_descendants() -> None:
-    """Become the parent of processes whose own has ended, on Linux: to be told what they used."""
+    """Adopt processes whose parent has ended (Linux), so that their CPU time counts."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def spent() -> float:
-    """Return the CPU seconds of all ended processes below this one, however busy others are."""
-    time.sleep(1)  # a browser's helpers end a moment after it
+    """Return the CPU seconds of all ended descendants of this process."""
+    time.sleep(1)  # a browser's child processes end a moment later
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

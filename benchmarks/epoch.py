@@ -1,11 +1,11 @@
 """PC²'s released training against a plain loop over captions: CPU seconds by phase, and memory.
 
-All ways start from the same weights and train on the same batches (dropout off, pairs divided by a
-draw), so that their losses agree; the plain loop is ``benchmarks/plain/pc2.py`` in float32. Each
-way has a process of its own, and they take turns phase by phase, so that other load on the machine
-meets all of them. Printed are CPU seconds of one peer, the fewest of all rounds, and how many times
-as fast as the loop each round was. An epoch after the warm-up is a division, and a step on clean
-and one on noisy pairs for each batch.
+All ways start from the same weights and train on the same batches (no dropout, a random division),
+so that their losses agree; the plain loop is ``benchmarks/plain/pc2.py`` in float32. Each way has
+its own process, and they take turns phase by phase, so that other load on the machine slows all of
+them. The table has the minimum CPU seconds of one peer over all rounds, and the range of speed-ups
+over the loop. An epoch after the warm-up is a division, and for each batch a step on clean pairs
+and one on noisy ones.
 
     python -m benchmarks.epoch                               # width 256, two rounds
     python -m benchmarks.epoch --width 1024 --pairs 256 --rounds 1
@@ -52,7 +52,7 @@ class OnePeer(Pc2Released):
 
 
 def draw_lengths(captions: int, seed: int = 0, mean: float = 54.0) -> list[int]:
-    """Draw caption lengths in words: skewed, as those of NoW's descriptions are."""
+    """Draw caption lengths in words, skewed like those of NoW's descriptions."""
     drawn = np.random.default_rng(seed).gamma(3.0, mean / 3, captions)
     return np.clip(np.round(drawn), 3, LONGEST).astype(int).tolist()
 
@@ -66,14 +66,14 @@ def draw_pairs(pairs: int) -> PairSet:
 
 
 def draw_division(pairs: int) -> PairStatistics:
-    """Call a share of the pairs clean at random, so that all ways have the same work."""
+    """Call a random share of the pairs clean, so that all ways have the same work."""
     is_clean = np.random.default_rng(0).permutation(pairs) < CLEAN_SHARE * pairs
     prob, zeros = np.where(is_clean, 0.9, 0.1), np.zeros(pairs, np.float32)
     return PairStatistics(zeros, Division(prob, is_clean), zeros, prob, zeros > 0)
 
 
 def phases_of(way: str, options: argparse.Namespace) -> dict[str, Callable[[], float]]:
-    """Return the function of each phase; each returns a value in which the ways agree."""
+    """Return the function of each phase; it returns a value that is the same for all ways."""
     width, batch, pairs = options.width, options.batch, options.pairs
     overrides = [
         f"model.embed_dim={width}", "model.dropout=0", f"model.precision={PRECISIONS[way]}",
@@ -98,7 +98,7 @@ def phases_of(way: str, options: argparse.Namespace) -> dict[str, Callable[[], f
 
 
 _PHASES: dict[str, Callable[[], float]] = {}
-"""Phases of the way that this process runs."""
+"""Phases of this process's way."""
 
 
 def begin(way: str, options: argparse.Namespace) -> None:
@@ -108,7 +108,7 @@ def begin(way: str, options: argparse.Namespace) -> None:
 
 
 def run(phase: str, width: int) -> tuple[float, float, float]:
-    """Run a phase; return its CPU seconds, its value and the peak memory in MiB so far."""
+    """Run a phase; return its CPU seconds, its value and the process's peak memory in MiB."""
     begun = time.process_time()
     with fast_float32(width):
         value = _PHASES[phase]()
@@ -117,7 +117,7 @@ def run(phase: str, width: int) -> tuple[float, float, float]:
 
 
 def measure(options: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
-    """Let the ways take turns; return their seconds, peak memory and first loss."""
+    """Run the ways by turns; return their seconds, peak memory and first loss."""
     spawn, ends = multiprocessing.get_context("spawn"), {}
     pools = {way: ProcessPoolExecutor(1, spawn, begin, (way, options)) for way in PRECISIONS}
     seconds: Figures = {way: {phase: [] for phase in PHASES} for way in PRECISIONS}
@@ -139,11 +139,11 @@ def show(seconds: Figures, ends: dict[str, Any]) -> None:
     parts = {phase: [phase] for phase in PHASES} | {"epoch": ["division", "clean and noisy"]}
     print(f"| CPU s | {' | '.join(parts)} | MiB | loss of the warm-up |")
     print("|---" * (len(parts) + 3) + "|")
-    for way, own in seconds.items():
+    for way, taken in seconds.items():
         cells = []
         for phases in parts.values():
             ours, theirs = (
-                np.sum([times[phase] for phase in phases], 0) for times in (own, seconds["plain"])
+                np.sum([times[phase] for phase in phases], 0) for times in (taken, seconds["plain"])
             )
             ratios = theirs / ours
             cells.append(f"{ours.min():.2f} ({ratios.min():.2f}–{ratios.max():.2f} ×)")
@@ -153,11 +153,11 @@ def show(seconds: Figures, ends: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="PC²'s training against a plain loop.")
-    parser.add_argument("--width", type=int, default=256, help="of the embedding")
+    parser.add_argument("--width", type=int, default=256, help="width of the embedding")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--pairs", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--set", action="append", default=[], help="a setting of ours")
+    parser.add_argument("--set", action="append", default=[], help="setting of ours (repeatable)")
     options = parser.parse_args()
     show(*measure(options))
 

@@ -1,10 +1,10 @@
 """Extraction by the plain loop against `detect`'s: pages a second, and operations a page.
 
-The plain loop takes one page at a time: decode, backbone in float32, 300 proposals, RoIAlign, layer
-4 and attention pool on each of them, classify, suppress, keep 36. That is how extraction scripts of
-the RegionCLIP kind work. Ours is the stage itself: its threads, batches, folded batch norms,
-precision, 100 proposals, parts on disk. Both have the same weights, pages and thresholds, in one
-process, by turns, so that whatever else the machine does bothers both alike.
+The plain loop processes one page at a time: decode, backbone in float32, 300 proposals, RoIAlign,
+layer 4 and attention pool on each of them, classify, suppress, keep 36, as extraction scripts like
+RegionCLIP's do. Ours is the stage itself: threads, batches, folded batch norms, precision, 100
+proposals, parts on disk. Both have the same weights, pages and thresholds and take turns in one
+process, so that other load on the machine slows both.
 
     python benchmarks/extract.py --size paper --pages 8
     python benchmarks/extract.py --size paper --device cuda --pages 512 --turn 128
@@ -51,7 +51,7 @@ KEEP, PLAIN_PROPOSALS, NMS = 36, 300, 0.5
 
 
 class Plain:
-    """One page at a time, in float32, every proposal through layer 4."""
+    """Extract one page at a time, in float32, with every proposal through layer 4."""
 
     def __init__(self, model: AptDetector, encoder: TextEncoder, proposals: int) -> None:
         self.model, self.encoder, self.proposals = model, encoder, proposals
@@ -60,7 +60,7 @@ class Plain:
 
     @torch.inference_mode()
     def __call__(self, capture: Capture) -> np.ndarray:
-        """Return the 36 boxes of a page, in input px; its features are made and thrown away."""
+        """Return the 36 boxes of a page, in input px; compute its features and drop them."""
         model = self.model
         image = to_batch([decode_screenshot(capture.screenshot, self.size, capture.key)])
         image = image.to(model.centre.device)
@@ -78,20 +78,20 @@ class Plain:
         regressed = geometry.clip(regressed, self.size)
         kept, _ = geometry.select(regressed, (best * objectness).sqrt(), KEEP, NMS)
         model.export(embedded[kept], image, [boxes[kept]]).cpu()
-        found: np.ndarray = regressed[kept].cpu().numpy()
-        return found
+        selected: np.ndarray = regressed[kept].cpu().numpy()
+        return selected
 
     def propose(self, maps: PageMaps) -> tuple[Tensor, Tensor]:
-        """Suppress the best anchors' boxes at the model's own threshold."""
+        """Suppress the best anchors' boxes at the model's threshold."""
         objectness, deltas, anchors = self.model.rpn(maps)
         best, places = objectness[0].topk(min(self.model.config.candidates, len(anchors.boxes)))
-        found = geometry.decode(deltas[0][places], anchors.boxes[places])
-        boxes = geometry.clip(found, self.size)
+        decoded = geometry.decode(deltas[0][places], anchors.boxes[places])
+        boxes = geometry.clip(decoded, self.size)
         kept = nms(boxes, best, self.model.config.overlap)[: self.proposals]
         return boxes[kept], best[kept].sigmoid()
 
     def texts(self, capture: Capture, boxes: Tensor) -> Tensor:
-        """Embed the strings in each box."""
+        """Embed the texts in each box."""
         factors = (self.size[0] / WIDTH, self.size[1] / HEIGHT)
         texts = dom_text_boxes(capture.elements)
         places, vectors = embed_text_boxes(self.encoder, texts, factors)
@@ -99,7 +99,7 @@ class Plain:
 
 
 def drawn(count: int, seed: int = 0) -> list[Capture]:
-    """Draw pages of bars, pictures and lines of text: something to compute on, not a test set."""
+    """Draw pages of bars, pictures and lines of text, as input for timing alone."""
     captures = []
     for number in range(count):
         draw = random.Random(seed * 100_003 + number)
@@ -129,17 +129,17 @@ def drawn(count: int, seed: int = 0) -> list[Capture]:
 
 
 def draw_model(config: ModelConfig, device: torch.device) -> AptDetector:
-    """Draw the weights of a detector, always the same."""
+    """Build a detector with random weights, the same in every call."""
     torch.manual_seed(0)
-    # Random weights prefer one large anchor everywhere, of which suppression would leave a dozen;
-    # trained ones leave hundreds.
+    # Random weights prefer one large anchor everywhere: suppression would leave a dozen boxes,
+    # where it leaves hundreds with trained ones.
     config = config.model_copy(update={"overlap": 1.0})
     model = AptDetector(config, normalize(torch.randn(18, 768), dim=1)).eval()
     return model.to(memory_format=torch.channels_last).to(device)
 
 
 class Ours:
-    """The stage's own loop over captures that are in memory."""
+    """Run the stage's loop over captures in memory."""
 
     def __init__(
         self, model: AptDetector, encoder: TextEncoder, settings: DetectSettings, proposals: int
@@ -209,7 +209,7 @@ def compare(
     proposals: int,
     options: argparse.Namespace,
 ) -> None:
-    """Run both by turns, and print what was seen."""
+    """Run both by turns and print their figures."""
     fast = to_inference(draw_model(plain.model.config, device), precision)
     settings = DetectSettings(
         device=str(device),

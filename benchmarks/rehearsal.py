@@ -1,10 +1,10 @@
-"""The whole road on a large simulated web, default settings, each stage killed once on the way.
+"""All stages on a large simulated web with default settings, each killed once.
 
-A stage's process and all that it started are killed by SIGKILL after a share of the time that it
-should take; the same command then goes on to the end. Printed by stage: seconds of both parts, the
-most memory that its processes held for themselves (resident less shared), and what it wrote; then
-the same for 100,000 pages, were every stage in proportion. Finished stages are not run again, so a
-rehearsal that was stopped goes on.
+A stage's process and its children are killed by SIGKILL after a share of the expected time; the
+same command then resumes and finishes. For each stage it prints the seconds of both parts, the
+maximum private memory of its processes (resident minus shared) and the size of its output; then an
+extrapolation to 100,000 pages, in proportion. An interrupted rehearsal resumes: finished stages are
+not repeated.
 
     python -m benchmarks.rehearsal --pages 10000 --folder /where/there/are/10/GB
 """
@@ -34,11 +34,11 @@ KILLED = {
     "crawl": 70.0, "detect": 30.0, "tokenize": 1.5, "package": 1.0, "verify": 0.5, "report": 1.0,
     "train": 15.0, "predict": 2.0, "score": 1.0,
 }  # fmt: skip
-"""Seconds, a thousand pages, after which a stage is killed; a short one may have ended by then."""
+"""Seconds per thousand pages after which a stage is killed, unless it has ended."""
 
 
 class Cost(NamedTuple):
-    """What a stage took: seconds of the clock and of CPU, MiB at most, MB written."""
+    """Cost of a stage: wall-clock and CPU seconds, maximum MiB, MB written."""
 
     seconds: float
     cpu: float
@@ -47,7 +47,7 @@ class Cost(NamedTuple):
 
 
 def held_by(root: psutil.Process, cpu: dict[int, float]) -> float:
-    """Return MiB that a process and its children hold for themselves; note their CPU seconds."""
+    """Return the private MiB of a process and its children; record their CPU seconds."""
     memory = 0.0
     with suppress(psutil.Error):
         for one in [root, *root.children(recursive=True)]:
@@ -59,7 +59,7 @@ def held_by(root: psutil.Process, cpu: dict[int, float]) -> float:
 
 
 def measure(command: Sequence[str | Path], written: Path, kill_after: float | None = None) -> Cost:
-    """Run a command, kill it after some seconds if asked, and return what its processes took."""
+    """Run a command, kill it after ``kill_after`` seconds if given, and return its cost."""
     start, most = time.perf_counter(), 0.0
     cpu: dict[int, float] = {}
     line = list(map(str, command))
@@ -78,13 +78,13 @@ def measure(command: Sequence[str | Path], written: Path, kill_after: float | No
 
 
 def megabytes_of(written: Path) -> float:
-    """Return the size of a file, or of all files of a folder, in MB; of none, 0."""
+    """Return the size of a file, or of all files of a folder, in MB; 0 without any."""
     files = [path for path in (written, *written.rglob("*")) if path.is_file()]
     return sum(path.stat().st_size for path in files) / 1e6
 
 
 def twice(name: str, command: Sequence[str | Path], written: Path, pages: int) -> Cost:
-    """Run a stage, killed once."""
+    """Run a stage that is killed once and resumed."""
     program, *words = map(str, command)
     module = PACKAGES.get(program, "leaderboard")
     line = [sys.executable, "-c", f"from {module}.cli import main; main()", *words]
@@ -95,7 +95,7 @@ def twice(name: str, command: Sequence[str | Path], written: Path, pages: int) -
 
 
 def commands(folder: Path, address: str) -> Iterator[tuple[str, list[str | Path], Path]]:
-    """List the stages: name, command, what it writes."""
+    """List the stages: name, command, output."""
     captures, features, tokens = folder / "captures", folder / "features.h5", folder / "captions"
     release, trained, report = folder / "release", folder / "run", folder / "report.html"
     packed, result = folder / "submission.zip", folder / "result.json"
@@ -115,22 +115,22 @@ def commands(folder: Path, address: str) -> Iterator[tuple[str, list[str | Path]
 
 
 def main() -> None:
-    """Take the options, run the stages that are not done, and print the table."""
+    """Run the stages that are not finished, and print the table."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--pages", type=int, default=10_000)
     options.add_argument("--folder", type=Path, required=True)
     chosen = options.parse_args()
     folder = chosen.folder
     make(folder, SimwebSettings(pages=chosen.pages))
-    noted = folder / "costs.json"
-    costs = json.loads(noted.read_text("utf-8")) if noted.exists() else {}
+    saved = folder / "costs.json"
+    costs = json.loads(saved.read_text("utf-8")) if saved.exists() else {}
     print("| stage | seconds | CPU s | MiB | MB written | 100,000: hours | GB |")
     print("|---|--:|--:|--:|--:|--:|--:|")
     with served(folder) as address:
         for name, command, written in commands(folder, address):
             if name not in costs:
                 costs[name] = twice(name, command, written, chosen.pages)
-                noted.write_text(json.dumps(costs), encoding="utf-8")
+                saved.write_text(json.dumps(costs), encoding="utf-8")
             cost = Cost(*costs[name])
             figures = " | ".join(f"{figure:,.0f}" for figure in cost)
             hours, size = (figure * FULL / chosen.pages for figure in (cost.seconds, cost.disk))

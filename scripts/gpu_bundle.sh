@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Gather the wheels that `gpu_check.sh` needs on a machine without a network, into .gpu-bundle/.
-# PYTHON_VERSION (3.12) is that machine's Python.
+# Download the wheels that `gpu_check.sh` needs on a machine without a network into .gpu-bundle/.
+# PYTHON_VERSION (3.12): Python of that machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PWD/.venv/bin:$PATH"
 version=${PYTHON_VERSION:-3.12} bundle=${BUNDLE:-.gpu-bundle} limit_mib=40
 
-# What the training, extraction and test code imports besides torch, torchvision, NumPy and h5py.
+# Packages that the code imports in addition to torch, torchvision, NumPy and h5py.
 packages=(
   annotated-doc annotated-types beartype click iniconfig jaxtyping markdown-it-py mdurl packaging pillow pluggy
   pycocotools pydantic pydantic-core pygments pytest pytest-timeout rich safetensors shellingham tldextract
@@ -14,7 +14,7 @@ packages=(
   tomli-w tqdm typer typing-extensions typing-inspection wadler-lindig
 )
 
-pinned() { # the line of constraints.txt that pins a package, however it writes the name
+pinned() { # print the line of constraints.txt for a package, with any spelling of its name
   awk -F== -v name="$1" 'BEGIN { gsub(/[-_.]/, "-", name) }
     !/^#/ { found = tolower($1); gsub(/[-_.]/, "-", found); if (found == name) print $0 }' constraints.txt | grep .
 }
@@ -32,7 +32,7 @@ gather_wheels() {
 mkdir -p "$bundle"
 gather_wheels
 echo "$version" >"$bundle/python-version"
-# A checkout without .git, as a machine may get it, has no other way to know what it runs.
+# A copy of the checkout may have no .git: the report takes the commit from here.
 { git rev-parse HEAD; git diff --quiet HEAD || echo "with changes"; } >"$bundle/commit" 2>/dev/null || echo unknown >"$bundle/commit"
 
 (cd "$bundle" && du -ak wheels | sort -rn) | awk '{ printf "%8.2f MiB  %s\n", $1 / 1024, $2 }'

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Prove what only a GPU can, part by part: scripts/gpu_check.sh [PART…] (a, b, d, f; default: quick, all of them). See docs/gpu.md.
-# DEVICE (cuda, cpu), SIZE (full, tiny), OUT (folder of gpu-check.json and .md), LIMIT_S (of each part), ALL_S, PYTHON.
+# Measure and test a GPU: scripts/gpu_check.sh [PART…] (a, b, d, f; default: all of them). See docs/gpu.md.
+# DEVICE (cuda, cpu), SIZE (full, tiny), OUT (folder of gpu-check.json and .md), LIMIT_S (limit of a part), ALL_S, PYTHON.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD device=${DEVICE:-cuda} size=${SIZE:-full} bundle=${BUNDLE:-.gpu-bundle} all_s=${ALL_S:-420}
-declare -A seconds=([a]=30 [b]=240 [d]=90) # of a part; f has all that is left
-if [ "$size" = tiny ]; then seconds=(); fi # they are a GPU's
+declare -A seconds=([a]=30 [b]=240 [d]=90) # limit of a part; f has the rest
+if [ "$size" = tiny ]; then seconds=(); fi # the limits are for a GPU
 export OUT=${OUT:-$root} BUNDLE=$bundle
 export CUBLAS_WORKSPACE_CONFIG=:4096:8 PYTHONUNBUFFERED=1
 if [ "$size" = tiny ]; then export OMP_NUM_THREADS=1; fi
@@ -16,27 +16,27 @@ if [ -z "$python" ]; then
 fi
 if [ "${1:-quick}" = quick ]; then set -- b a d f; fi
 
-# Wheels of another Python are of no use; an environment that has all packages needs none.
+# Wheels need the same Python version; an environment with all packages needs none.
 site=""
 trap 'rm -rf "$site"' EXIT
 install_bundle() {
   local have
   have=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
   if [ "$have" != "$(cat "$bundle/python-version")" ]; then
-    echo "gpu_check: $bundle is for Python $(cat "$bundle/python-version"), not $have: left aside" >&2
+    echo "gpu_check: $bundle is for Python $(cat "$bundle/python-version"), not $have: not used" >&2
     return
   fi
   site=$(mktemp -d)
   if "$python" -m pip --version >/dev/null 2>&1; then
     "$python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-compile \
       --root-user-action ignore --target "$site" "$bundle"/wheels/*.whl || exit 1
-  else # a wheel is an archive of what is to lie there
+  else # a wheel is a zip archive of the installed files
     for wheel in "$bundle"/wheels/*.whl; do "$python" -m zipfile -e "$wheel" "$site" || exit 1; done
   fi
 }
 if [ -e "$bundle/python-version" ]; then install_bundle; fi
 export PYTHONPATH="$root${site:+:$site}"
-# From a cold disk once, not in the time of the first part.
+# Load the code from disk before the time of the first part begins.
 if [ "$1$size" = bfull ]; then "$python" -c "import benchmarks.gpu.steps"; fi
 
 failed=()

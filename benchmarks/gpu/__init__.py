@@ -1,1 +1,1 @@
-"""What only a GPU can prove, in five parts of at most ten minutes each: see docs/gpu.md."""
+"""Measurements and tests that need a GPU, in four parts within seven minutes: see docs/gpu.md."""

@@ -1,4 +1,4 @@
-"""Run one part of the GPU check in this process; or note a part that died.
+"""Run one part of the GPU check in this process, or record that a part died.
 
     python -m benchmarks.gpu run b --device cuda --size full
     python -m benchmarks.gpu died b "out of time after 600 s"
@@ -22,11 +22,11 @@ WORK = {
     "a": "steps:small", "b": "steps:at_size", "d": "epochs:run",
     "f": "suite:run",
 }  # fmt: skip
-"""What does a part, in this package."""
+"""Function of each part, in this package."""
 
 
 def run(part: str, options: argparse.Namespace) -> bool:
-    """Run a part; whatever breaks it becomes its reason. Tell whether it came to a good end."""
+    """Run a part and return whether it succeeded; an error becomes its reason."""
     command = f"DEVICE={options.device} SIZE={options.size} scripts/gpu_check.sh {part}"
     report = Report(options.out)
     report.begin(part, command, {})

@@ -1,10 +1,10 @@
-"""Count what a training would take on a GPU, without one: operations, memory and hours by phase.
+"""Predict the operations, memory and hours of a training on a GPU, without one.
 
     python -m benchmarks.gpu.count --config pc2-paper --gpu h100 --set model.precision=bf16
 
 A few steps of each phase run on shapes alone. Each operation takes the longer of its products at
-70 % of the data sheet's rate and its bytes at 80 %, and 45 µs: ten of twelve steps of PC² that were
-timed on an H100 come out within a fifth. Mixtures are not counted.
+70 % of the data sheet's rate and its bytes at 80 %, plus 45 µs: for ten of twelve steps of PC² that
+were timed on an H100 the prediction is within a fifth. Mixtures are not counted.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from pc2_baseline.methods import make_method
 from pc2_baseline.training.method import Sizes
 
 FAKE = torch.device("meta")
-"""The device that stands for a GPU: its tensors have shapes, and no numbers."""
+"""Device that stands for a GPU: its tensors have shapes but no values."""
 
 _aten = torch.ops.aten
 _to_copy, _item, _unique = _aten._to_copy, _aten._local_scalar_dense, _aten._unique2  # noqa: SLF001
@@ -49,17 +49,17 @@ _OF_SEQUENCES = {
     for kind in ("flash", "efficient")
     for way, products in (("forward", 2), ("backward", 5))
 }
-"""Products of attention over sequences of any length."""
+"""Number of products of attention over sequences of any length."""
 _INDEXING = {_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default}
 Kind = torch.dtype | str | None
-"""Of a product: the type of its factors, or ``tf32``."""
+"""Type of a product's factors, or ``tf32``."""
 _MOST_KNOWN = 2**22
-"""Numbers of the largest tensor that is computed for real."""
+"""Maximum elements of a tensor whose values are computed."""
 
 
 @contextmanager
 def fake_gpu() -> Iterator["FakeDevice"]:
-    """Let PyTorch take :data:`FAKE` for a GPU, which has fused optimisers and whole GRUs."""
+    """Make PyTorch treat :data:`FAKE` as a GPU, with fused optimisers and GRU kernels."""
     supported = lambda: [FAKE.type, "cpu"]  # noqa: E731
     name = "_get_fused_kernels_supported_devices"
     with (
@@ -72,10 +72,9 @@ def fake_gpu() -> Iterator["FakeDevice"]:
 
 
 def _gru(device: "FakeDevice", words: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    """Take the products, memory and gradients of a GRU of one layer.
+    """Imitate the products, memory and gradients of a GRU of one layer.
 
-    Of its order in time it has that the state's weights are read again at each step of packed
-    words, there and back.
+    The sequence of steps counts as reading the state's weights at each step, forward and backward.
     """
     weights = next(each for each in rest if isinstance(each, list))
     steps = len(rest[0]) * (1 + torch.is_grad_enabled())
@@ -91,18 +90,18 @@ def _gru(device: "FakeDevice", words: Tensor, *rest: Any) -> tuple[Tensor, Tenso
 
 
 class FakeDevice(TorchDispatchMode):
-    """Run PyTorch code on :data:`FAKE` as if it were a GPU, and count what it does there.
+    """Run PyTorch code on :data:`FAKE` as if it were a GPU, and count its work.
 
-    Integers that the host has sent, and what follows from them alone, are computed for real. What
-    else the host reads is made up: 1 for a number, all rows for a mask, low and high in turn for a
-    copy, and for the cells of a matrix that are not zero the diagonal and the cells next to it, as
-    a hinge on hardest negatives leaves them.
+    Integers sent by the host, and values that depend on them alone, are computed. Other values that
+    the host reads are invented: 1 for a number, all rows for a mask, low and high values in turn
+    for a copy, and as nonzero cells of a matrix the diagonal and the cells next to it, as with a
+    hinge on hardest negatives.
 
     Attributes:
-        every_cell: Make up that all cells of a matrix are not zero.
-        work: How often an operation ran, by type of its product, operations of that, and bytes.
-        live: Bytes that are held of what was made here.
-        peak: The most that were held at once.
+        every_cell: Pretend that all cells of a matrix are nonzero.
+        work: How often an operation ran, by type and operations of its product, and bytes.
+        live: Bytes of all live tensors of this device.
+        peak: Maximum of ``live``.
     """
 
     def __init__(self) -> None:
@@ -110,10 +109,10 @@ class FakeDevice(TorchDispatchMode):
         self.every_cell = False
         self.work: Counter[tuple[Kind, int, int]] = Counter()
         self.live = self.peak = 0
-        self._twins = WeakIdKeyDictionary()  # by storage: its numbers, where they are known
+        self._twins = WeakIdKeyDictionary()  # by storage: its values, if known
 
     def restart(self) -> None:
-        """Count anew; what is held stays held."""
+        """Reset the counts; live tensors stay counted."""
         self.work.clear()
         self.peak = self.live
 
@@ -132,7 +131,7 @@ class FakeDevice(TorchDispatchMode):
             return read
         found = NotImplemented
         if _is_composite(func):
-            with self:  # its parts, as inference mode has them
+            with self:  # count its parts, as in inference mode
                 found = func.decompose(*args, **kwargs)
         if found is NotImplemented:
             if func is _backward.default:  # on shapes alone PyTorch's takes one argument too few
@@ -147,7 +146,7 @@ class FakeDevice(TorchDispatchMode):
     def _read(  # noqa: PLR0911 - one for each operation
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Return what the host gets from the GPU, after waiting for it; nothing if it asks not."""
+        """Return the value that the host reads from the GPU; ``None`` if it reads nothing."""
         first = args[0]
         if func is _item.default:
             known = self._twin(first)
@@ -167,7 +166,7 @@ class FakeDevice(TorchDispatchMode):
         return None
 
     def _without_masks(self, indices: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Replace masks by the places that they mark, which the host has to wait for."""
+        """Replace masks by their places; a GPU's host waits for these."""
         found: list[Tensor | None] = []
         for index in indices:
             if index is None or index.dtype != torch.bool:
@@ -177,7 +176,7 @@ class FakeDevice(TorchDispatchMode):
         return found
 
     def _cells(self, tensor: Tensor) -> Tensor:
-        """Return the places of what is not zero, made up where it is not known."""
+        """Return the places of nonzero values, invented if the values are unknown."""
         known = self._twin(tensor)
         if known is not None:
             return known.nonzero()
@@ -189,7 +188,7 @@ class FakeDevice(TorchDispatchMode):
         return places.flatten(0, 1)
 
     def _numbers(self, tensor: Tensor) -> Tensor:
-        """Return a tensor as the host copies it."""
+        """Return the values of a tensor that the host copies."""
         known = self._twin(tensor)
         if known is not None:
             return known
@@ -201,7 +200,7 @@ class FakeDevice(TorchDispatchMode):
         return numbers.to(tensor.dtype).view(tensor.shape)
 
     def _send(self, numbers: Tensor) -> Tensor:
-        """Return known numbers as a tensor of the GPU."""
+        """Return known values as a tensor of the GPU."""
         sent = numbers.to(FAKE)
         self._hold(sent, numbers)
         return sent
@@ -223,14 +222,14 @@ class FakeDevice(TorchDispatchMode):
         self.live -= size
 
     def _twin(self, tensor: Tensor) -> Tensor | None:
-        """Return the numbers of a tensor, if they are known, or the tensor if it is the host's."""
+        """Return the known values of a tensor, or a tensor of the host itself."""
         if tensor.device != FAKE:
             return tensor
         known = self._twins.get(tensor.untyped_storage())
         return None if known is None or known.dtype != tensor.dtype else _laid(known, tensor)
 
     def _count(self, func: Any, args: Any, kwargs: Any, results: Any) -> None:
-        """Hold the storages that are new, and note what an operation took."""
+        """Register new storages and count an operation."""
         given, made, found = results
         old = {tensor.untyped_storage()._cdata for tensor in given}  # noqa: SLF001
         new = [tensor for tensor in made if tensor.untyped_storage()._cdata not in old]  # noqa: SLF001
@@ -239,7 +238,7 @@ class FakeDevice(TorchDispatchMode):
         if not made or not (new or func._schema.is_mutable):  # noqa: SLF001 - a view costs nothing
             return
         counted = flop_registry.get(func._overloadpacket)  # noqa: SLF001
-        if func._overloadpacket in _OF_SEQUENCES:  # noqa: SLF001 - PyTorch takes all for the longest
+        if func._overloadpacket in _OF_SEQUENCES:  # noqa: SLF001 - PyTorch assumes the longest
             asks, keys = (
                 self._twin(own).diff().long() for own in given if own.dtype == torch.int32
             )
@@ -254,7 +253,7 @@ class FakeDevice(TorchDispatchMode):
         self.work[kind, flops, moved] += 1
 
     def _follow(self, func: Any, args: Any, kwargs: Any, results: Any) -> None:
-        """Compute numbers that are known for real."""
+        """Compute values that follow from known ones."""
         given, made = results
         small = all(not t.is_floating_point() and t.numel() <= _MOST_KNOWN for t in made)
         drawn = torch.Tag.nondeterministic_seeded in func.tags
@@ -273,13 +272,13 @@ class FakeDevice(TorchDispatchMode):
 
 @cache
 def _is_composite(func: Any) -> bool:
-    """Whether an operation can be made of others."""
+    """Return whether an operation can be decomposed into others."""
     key = DispatchKey.CompositeImplicitAutograd
     return bool(func.has_kernel_for_dispatch_key(key))
 
 
 def _tensors(tree: Any) -> list[Tensor]:
-    """Return the tensors of what an operation takes or returns: several times as fast as pytree."""
+    """Return the tensors among an operation's inputs or outputs: faster than pytree."""
     if isinstance(tree, Tensor):
         return [tree]
     if isinstance(tree, dict):
@@ -305,7 +304,7 @@ Work = Mapping[tuple[Kind, int, int], float | int]
 
 
 def seconds_of(work: Work, gpu: str) -> float:
-    """Return the time of some work, each operation by what it is short of."""
+    """Return the time of some work; each operation is bound by arithmetic or by memory."""
     fp32, in_tf32, bf16, memory = GPUS[gpu]
     rates = {torch.float32: fp32, "tf32": in_tf32, torch.bfloat16: bf16}
     found = 0.0
@@ -316,17 +315,17 @@ def seconds_of(work: Work, gpu: str) -> float:
 
 
 def flops_of(work: Work) -> float:
-    """Return the operations of some work's products."""
+    """Return the arithmetic operations of some work's products."""
     return float(sum(flops * times for (_, flops, _), times in work.items()))
 
 
 def operations_of(steps: Sequence[Work]) -> float:
-    """Return how many operations a step takes, or all batches of a pass where it is one."""
+    """Return the mean number of operations per step, or of a pass over all batches."""
     return float(sum(sum(work.values()) for work in steps) / len(steps))
 
 
 def pairs_of(count: int, settings: Settings) -> PairSet:
-    """Make pairs on the fake device, with captions as long as NoW's: 54 tokens in the mean."""
+    """Make pairs on the fake device, with captions of NoW's lengths, 54 tokens on average."""
     draw = np.random.default_rng(0)
     lengths = np.clip(np.round(draw.gamma(3.0, 18.0, count)), 3, 412).astype(int) + 2
     captions = [draw.integers(4, _VOCABULARY, length) for length in lengths]
@@ -340,8 +339,8 @@ def count_steps(settings: Settings, device: FakeDevice) -> dict[str, tuple[list[
     """Run an epoch of each kind on a few batches.
 
     Returns:
-        By phase the work of each step (of all peers' division, of the blocks of dev), the largest
-        memory in bytes, and its epochs in a training.
+        By phase: the work of each step (or of all peers' division, of the blocks of dev), the
+        peak memory in bytes, and the number of epochs in a training.
 
     Raises:
         ConfigError: If the method trains on the CPU.
@@ -394,7 +393,7 @@ def hours_of(
     pairs: int,
     clean_share: float,
 ) -> dict[str, float]:
-    """Project the hours of each phase over all pairs, so many of them called clean."""
+    """Project the hours of each phase over all pairs, with a share of clean ones."""
     epoch, hours = pairs / (_BATCHES * settings.train.batch), {}
     most = max(len(steps) for steps, *_ in counted.values())
     for name, (steps, _, epochs) in counted.items():
@@ -413,19 +412,19 @@ def main() -> None:
     parser.add_argument("--gpu", choices=GPUS, default="h100")
     parser.add_argument("--pairs", type=int, default=98_000)
     parser.add_argument("--clean", type=float, default=0.7)
-    asked = parser.parse_args()
-    settings = read_settings(asked.config, asked.set)
+    options = parser.parse_args()
+    settings = read_settings(options.config, options.set)
     quiet = redirect_stderr(StringIO()), catch_warnings(action="ignore")
     precision = "tf32" if settings.train.tf32 else "fp32"
     with quiet[0], quiet[1], float32_products(precision), fake_gpu() as device:
         counted = count_steps(settings, device)
-    hours = hours_of(counted, settings, asked.gpu, asked.pairs, asked.clean)
+    hours = hours_of(counted, settings, options.gpu, options.pairs, options.clean)
     print(f"{'phase':10}{'epochs':>7}{'operations':>11}{'TFLOP':>10}{'hours':>8}{'GiB':>7}")
     for name, (steps, peak, epochs) in counted.items():
         flops = sum(map(flops_of, steps)) / len(steps) / 1e12
         count = operations_of(steps)
         print(f"{name:10}{epochs:7}{count:11.0f}{flops:10.4g}{hours[name]:8.2f}{peak / 2**30:7.1f}")
-    print(f"{sum(hours.values()):.1f} h on one {asked.gpu}, {asked.pairs:,} pairs")
+    print(f"{sum(hours.values()):.1f} h on one {options.gpu}, {options.pairs:,} pairs")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Part d: epochs of PC² at NoW's size, from made-up features, and what a full run would take."""
+"""Part d: epochs of PC² at NoW's size on random features, and the hours of a full run."""
 
 import importlib.util
 import time
@@ -29,12 +29,12 @@ from pc2_baseline.training.method import Sizes
 PAIRS, DEV, FEATURES, VOCABULARY = 98_000, 1_000, 768, 30_000
 CLEAN_SHARE = 0.7
 NEEDED_S = 40.0
-"""The second is begun only if so much time is left."""
+"""Minimum time left in seconds to begin the second mode."""
 
 HOURS = Goal(2.0, at_least=False)
 PHASES = ("warm-up", "clean", "noisy")
 MODES = ("bf16", "bf16 and TF32")
-"""Precisions, the most wanted first."""
+"""Precisions, the most important first."""
 TINY = [
     "model.embed_dim=16", "model.word_dim=8", "model.similarity_dim=8", "method.classes=4",
     "method.class_hidden=8", "train.batch=8", "method.division_batch=8",
@@ -43,11 +43,11 @@ TINY = [
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much there is, and how much of it is measured.
+    """Sizes of the data and of the measured part.
 
     Attributes:
-        images: Whose features are held; pairs take theirs from all over them.
-        pairs: pairs of the shortened epoch that is timed.
+        images: Images with features on the device, from which the pairs are drawn.
+        pairs: Pairs of the shortened epoch that is timed.
         dev: Pairs scored after an epoch.
     """
 
@@ -57,7 +57,7 @@ class Scale:
 
 
 class TimedPc2(Pc2):
-    """PC² that notes how long its peers learn and divide."""
+    """PC² that records how long its peers train and divide."""
 
     def __init__(self, settings: Settings, sizes: Sizes, device: torch.device) -> None:
         super().__init__(settings, sizes, device)
@@ -68,7 +68,7 @@ class TimedPc2(Pc2):
             return super()._learn(train, epoch, peer)
 
     def divide_pairs(self, train: PairSet, peer: int) -> PairStatistics:
-        """Divide, and note the time."""
+        """Divide the pairs and record the time."""
         with self._noted("division"):
             return super().divide_pairs(train, peer)
 
@@ -82,7 +82,7 @@ class TimedPc2(Pc2):
 
 
 def run(check: Check) -> None:
-    """Make the features, then time the mixture, the epochs, and the projection of a full run."""
+    """Make the features, time the mixture and the epochs, and project a full run."""
     scale = Scale(64, 16, 8) if check.tiny else Scale(PAIRS, 24 * 128, DEV)
     check.add("clean pairs, as planted", 100 * CLEAN_SHARE, "%", note="the mixture is timed apart")
     mixture = time_mixture(check, 200 if check.tiny else PAIRS)
@@ -96,7 +96,7 @@ def run(check: Check) -> None:
 
 
 def time_mixture(check: Check, pairs: int) -> float:
-    """Time the two mixtures that a peer fits in an epoch, of losses and of oscillations."""
+    """Time the two mixtures of a peer's epoch, of losses and of oscillations."""
     if importlib.util.find_spec("sklearn") is None:
         check.add("mixtures of a peer's epoch", None, "s", note="scikit-learn is not installed")
         return 0.0
@@ -113,7 +113,7 @@ def time_mixture(check: Check, pairs: int) -> float:
 
 
 def settings_of(check: Check, precision: str, more: Sequence[str]) -> Settings:
-    """Return the preset's settings with an epoch of each kind."""
+    """Return the preset's settings with one epoch of each kind."""
     return read_settings("pc2-paper", [
         "train.warmup_epochs=1", "train.epochs=2", "method.noisy_from_epoch=1",
         f"model.precision={precision}", *(TINY if check.tiny else []), *more,
@@ -121,13 +121,13 @@ def settings_of(check: Check, precision: str, more: Sequence[str]) -> Settings:
 
 
 def time_mode(check: Check, scale: Scale, regions: Any, label: str, mixture: float) -> None:
-    """Run the three kinds of epoch on some batches of each, and project the full run."""
+    """Run some batches of each kind of epoch, and project the full run."""
     pairs = scale.pairs
     settings = settings_of(check, "bf16", [])
     check.forget_peak()
     batch = settings.train.batch
     few = pair_set(check, regions, min(2 * batch, pairs))
-    fit(settings, few, check)  # what is made on first use is made now
+    fit(settings, few, check)  # one-time set-up
     train = pair_set(check, regions, pairs)
     method = fit(settings, train, check)
     batches = pairs / batch
@@ -148,7 +148,7 @@ def time_mode(check: Check, scale: Scale, regions: Any, label: str, mixture: flo
 
 
 def fit(settings: Settings, train: PairSet, check: Check) -> TimedPc2:
-    """Run an epoch of each kind; each begins with a division of our own making."""
+    """Run an epoch of each kind, with planted divisions."""
     sizes = Sizes(len(train), FEATURES, VOCABULARY)
     method = TimedPc2(settings, sizes, check.device)
     with patch.object(paper, "divide", planted), patch.object(paper, "clean_posterior", certain):
@@ -158,19 +158,19 @@ def fit(settings: Settings, train: PairSet, check: Check) -> TimedPc2:
 
 
 def certain(losses: np.ndarray, _: int) -> np.ndarray:
-    """Take every pair as certainly stable."""
+    """Call every pair certainly stable."""
     return np.ones_like(losses)
 
 
 def planted(losses: np.ndarray, seed: int, *_: object) -> Division:
-    """Divide by a draw, so that the work of an epoch is known whatever is learned of noise."""
+    """Divide the pairs at random, so that the work of an epoch is known."""
     order = np.random.default_rng(seed).permutation(len(losses))
     is_clean = order < round(CLEAN_SHARE * len(losses))
     return Division(np.where(is_clean, 0.9, 0.1), is_clean)
 
 
 def pair_set(check: Check, regions: Any, pairs: int) -> PairSet:
-    """Make pairs of images from all over the features, with captions of NoW's lengths."""
+    """Make pairs of random images, with captions of NoW's lengths."""
     draw = np.random.default_rng(1)
     lengths = draw_lengths(pairs, mean=6.0 if check.tiny else 54.0)
     captions = [draw.integers(4, VOCABULARY, length + 2) for length in lengths]
@@ -181,7 +181,7 @@ def pair_set(check: Check, regions: Any, pairs: int) -> PairSet:
 def project(
     check: Check, label: str, each: dict[str, float], scored: float, mixture: float
 ) -> None:
-    """Work out the hours of the preset's warm-up and noisy epochs over all pairs."""
+    """Compute the hours of the preset's warm-up and noisy epochs over all pairs."""
     preset = read_settings("pc2-paper", [])
     warm, later = preset.train.warmup_epochs, preset.train.epochs
     batches = PAIRS / preset.train.batch

@@ -1,4 +1,4 @@
-"""The machine of a check: what it is, how its time and memory are taken."""
+"""The machine of a check: its description, and measurements of time and memory."""
 
 import os
 import platform
@@ -24,14 +24,14 @@ KERNELS = 15
 
 @dataclass
 class Check:
-    """One part of a check under way.
+    """A part of a check while it runs.
 
     Attributes:
-        tiny: Whether it is a rehearsal: everything once, as small as can be.
-        command: What repeats the part.
-        limit_s: Seconds that the part may take.
-        begun: By :func:`time.monotonic`.
-        broken: What was attempted in vain.
+        tiny: Whether it is a rehearsal: everything once, with the smallest sizes.
+        command: Command that repeats the part.
+        limit_s: Time limit of the part in seconds.
+        begun: Start of the part by :func:`time.monotonic`.
+        broken: Names of the pieces that failed.
     """
 
     part: str
@@ -46,24 +46,24 @@ class Check:
     def add(
         self, name: str, value: float | None, unit: str, goal: Goal | None = None, note: str = ""
     ) -> None:
-        """Write a figure down. A rehearsal's are held against no goal."""
+        """Record a figure; a rehearsal's is not compared with its goal."""
         met = goal.is_met(value) if goal and value is not None and not self.tiny else None
         value = None if value is None else float(value)
         figure = Figure(name, value, unit, self.command, str(goal) if goal else None, met, note)
         self.report.add(self.part, figure)
 
     def table(self, title: str, columns: list[str], rows: list[list[str | float]]) -> None:
-        """Write a table down."""
+        """Record a table."""
         self.report.add(self.part, Table(title, columns, rows))
 
     def attempt(self, name: str, work: Callable[[], object], needed_s: float = 0.0) -> None:
-        """Do a piece of the part; that it breaks, or that no time is left for it, is a row."""
+        """Run a piece of the part; a failure, or lack of time, becomes a row."""
         if self.left_s < needed_s:
             self.add(f"{name}: not measured", None, "", note="no time was left")
             return
         try:
             work()
-        except Exception as error:  # noqa: BLE001 - the rest goes on
+        except Exception as error:  # noqa: BLE001 - the other pieces still run
             traceback.print_exc()
             self.add(f"{name}: failed", None, "", note=reason_of(error))
             self.broken.append(name)
@@ -74,14 +74,14 @@ class Check:
         return self.limit_s - (time.monotonic() - self.begun)
 
     def synchronize(self) -> None:
-        """Wait until the device has done all it was told."""
+        """Wait until the device has finished its work."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def median_s(self, work: Callable[[], object], repeat: int, warm: int = 2) -> float:
-        """Take the median time of some work, by the device's own clock where it has one.
+        """Return the median time of some work, by the device's clock if it has one.
 
-        It is done ``warm`` times before, for whatever is made on first use.
+        The work runs ``warm`` times before, for one-time set-up.
         """
         for _ in range(1 if self.tiny else warm):
             work()
@@ -101,19 +101,19 @@ class Check:
         return start.elapsed_time(end) / 1000
 
     def forget_peak(self) -> None:
-        """Measure the highest memory from here on; on a CPU it stays that of the process."""
+        """Reset the peak memory; on a CPU it stays that of the process."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self.device)
 
     def peak_gib(self) -> float:
-        """Highest memory: the tensors of a GPU, or all of the process on a CPU."""
+        """Return the peak memory in GiB: of a GPU's tensors, or of the process on a CPU."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device) / 2**30
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
     def profile(self, title: str, work: Callable[[], object]) -> None:
-        """Write down which kernels (on a CPU, which operations) take the time of some work."""
+        """Record which kernels (on a CPU, which operations) take the time of some work."""
         on_gpu = self.device.type == "cuda"
         kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
         try:
@@ -140,9 +140,9 @@ class Check:
 
 @contextmanager
 def float32_products(precision: str) -> Iterator[None]:
-    """Let a GPU round the factors of float32 products if the precision is TF32, or else not.
+    """Round the factors of a GPU's float32 products if the precision is TF32, otherwise not.
 
-    By default PyTorch does so in cuDNN's convolutions and GRUs alone.
+    PyTorch's default is to round in cuDNN's convolutions and GRUs alone.
     """
     cudnn = torch.backends.cudnn
     switches = (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)  # type: ignore[attr-defined]
@@ -152,12 +152,12 @@ def float32_products(precision: str) -> Iterator[None]:
     try:
         yield
     finally:
-        for switch, own in zip(switches, before, strict=True):
-            switch.fp32_precision = own
+        for switch, precision_before in zip(switches, before, strict=True):
+            switch.fp32_precision = precision_before
 
 
 def describe(device: torch.device) -> dict[str, str]:
-    """Say what a check runs on: device, driver, versions, commit."""
+    """Return the environment of a check: device, driver, versions, commit."""
     on_gpu = device.type == "cuda"
     named = torch.cuda.get_device_name(device) if on_gpu else _processor()
     return {
@@ -176,7 +176,7 @@ def describe(device: torch.device) -> dict[str, str]:
 
 
 def commit() -> str:
-    """Name the commit: by git, or without it as the bundle wrote it down."""
+    """Return the commit, from git or else from the bundle."""
     said = _said("git", "-C", str(ROOT), "rev-parse", "HEAD")
     if said != "none":
         changed = _said("git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no")

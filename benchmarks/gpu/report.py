@@ -1,4 +1,4 @@
-"""What a check has found so far, as JSON and as a Markdown table, both rewritten at every step."""
+"""Results of a check as JSON and Markdown, both rewritten after every figure."""
 
 import json
 import time
@@ -21,33 +21,33 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A bound that a figure is to keep.
+    """A bound of a figure.
 
     Attributes:
-        at_least: Whether the figure is to be no less than ``bound``, or else no more.
+        at_least: Whether ``bound`` is a minimum; otherwise it is a maximum.
     """
 
     bound: float
     at_least: bool = True
 
     def __str__(self) -> str:
-        """Write it with its sign."""
+        """Return the bound with its sign."""
         return f"{'≥' if self.at_least else '≤'} {self.bound:g}"
 
     def is_met(self, value: float) -> bool:
-        """Tell whether a value keeps it."""
+        """Return whether a value is within the bound."""
         return value >= self.bound if self.at_least else value <= self.bound
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number, and how it was come by.
+    """One number and its origin.
 
     Attributes:
-        value: ``None`` where it could not be had; ``note`` then says why.
-        command: What repeats it.
-        goal: In words; ``None`` without one.
-        met: Whether the goal is kept.
+        value: ``None`` if it could not be measured; ``note`` gives the reason.
+        command: Command that repeats it.
+        goal: Goal in words; ``None`` without one.
+        met: Whether the goal is met.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of words and numbers, such as a profile by kernel."""
+    """Rows of texts and numbers, such as a profile by kernel."""
 
     title: str
     columns: Sequence[str]
@@ -69,10 +69,10 @@ class Table:
 
 
 class Report:
-    """Both files of a check; parts run before, in other processes, stay in them.
+    """Both files of a check; results of earlier parts, from other processes, are kept.
 
     Args:
-        folder: Of ``gpu-check.json`` and ``gpu-check.md``; made if it is not there.
+        folder: Folder of ``gpu-check.json`` and ``gpu-check.md``; created if missing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -83,12 +83,12 @@ class Report:
             self.parts = read_parts(self.json_path)
 
     def begin(self, part: str, command: str, environment: dict[str, str]) -> None:
-        """Start a part over."""
+        """Reset the results of a part."""
         self.parts[part] = {
             "title": TITLES[part],
             "command": command,
             "status": "cut off",
-            "reason": "it never came to its end",
+            "reason": "it did not finish",
             "begun": _now(),
             "seconds": None,
             "environment": environment,
@@ -97,21 +97,21 @@ class Report:
         }
         self.write()
 
-    def add(self, part: str, found: Figure | Table) -> None:
-        """Put a figure or a table under its part."""
-        kind = "figures" if isinstance(found, Figure) else "tables"
-        self.parts[part][kind].append(asdict(found))
+    def add(self, part: str, result: Figure | Table) -> None:
+        """Add a figure or a table to a part."""
+        section = "figures" if isinstance(result, Figure) else "tables"
+        self.parts[part][section].append(asdict(result))
         self.write()
 
     def end(self, part: str, status: str, reason: str, seconds: float) -> None:
-        """Say what became of a part; what it has found stays."""
+        """Record how a part ended; its results are kept."""
         if part not in self.parts:
             self.begin(part, "", {})
         self.parts[part].update(status=status, reason=reason, seconds=round(seconds, 1))
         self.write()
 
     def write(self) -> None:
-        """Write both files, each by rename."""
+        """Write both files atomically."""
         self.parts = dict(sorted(self.parts.items()))
         tree = {"format": FORMAT, "written": _now(), "parts": self.parts}
         write_json(self.json_path, tree)
@@ -119,7 +119,7 @@ class Report:
 
 
 def reason_of(error: Exception) -> str:
-    """Say what an error is and where it was raised."""
+    """Describe an error and where it was raised."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{Path(where.filename).name}:{where.lineno}"
     return f"{type(error).__name__} at {place}: {str(error)[:500]}"
@@ -139,7 +139,7 @@ def read_parts(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def to_markdown(tree: dict[str, Any]) -> str:
-    """Lay a check out as tables."""
+    """Format a check as Markdown tables."""
     lines = ["# GPU check", "", f"Written {tree['written']}.", ""]
     lines += _rows(
         ("part", "", "status", "seconds", "on"),

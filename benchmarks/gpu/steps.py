@@ -30,26 +30,26 @@ from pc2_baseline.networks import ragged
 from pc2_baseline.training.method import Sizes
 
 KINDS = ("bf16", "tf32", "fp32")
-"""The most wanted first."""
+"""Precisions, the most important first."""
 
 SMALL = [
     "model.embed_dim=256", "model.word_dim=64", "model.similarity_dim=64", "train.batch=32",
     "method.classes=16", "method.class_hidden=32",
 ]  # fmt: skip
 SAME_DIRECTION = Goal(0.95)
-"""Cosine of a whole step's gradients; a CPU's own bf16 has 0.974 in the first of the warm-up."""
+"""Minimum cosine of a step's gradients; bf16 on a CPU has 0.974 in the first warm-up step."""
 
 GIB = Goal(12.0, at_least=False)
 LIMITS = {
     "bf16": {"warm-up": 0.150, "noisy": 0.150, "division": 0.045},
     "bf16 and TF32": {"warm-up": 0.105, "noisy": 0.110, "division": 0.030},
 }
-"""Seconds of a step without padding, for three hours and for two of a training."""
+"""Maximum seconds of a step without padding, for trainings of three and of two hours."""
 CLOSE, CLOSE_GRADIENT = Goal(1e-4, at_least=False), Goal(1e-3, at_least=False)
 
 
 def divided(pairs: int) -> PairStatistics:
-    """Call a share of the pairs clean by a draw, so that both ways have the same work."""
+    """Call half of the pairs clean at random, so that both ways have the same work."""
     is_clean = np.random.default_rng(0).permutation(pairs) < pairs / 2
     prob = np.where(is_clean, 0.9, 0.1)
     zeros = np.zeros(pairs, np.float32)
@@ -73,9 +73,9 @@ class WidePairs(PairSet):
 
 
 def steps_of(settings: Settings, pairs: PairSet) -> tuple[OnePeer, dict[str, Callable[[], float]]]:
-    """Make a method, and single steps of its first peer, which return their loss.
+    """Return a method and single steps of its first peer; each step returns its loss.
 
-    The pairs are two batches; half of them are clean, by a draw.
+    The pairs are two batches; a random half of them is clean.
     """
     method = OnePeer(settings, Sizes(len(pairs), epochs.FEATURES, epochs.VOCABULARY), pairs.device)
     method.statistics = [divided(len(pairs))] * 2
@@ -96,14 +96,14 @@ def steps_of(settings: Settings, pairs: PairSet) -> tuple[OnePeer, dict[str, Cal
 
 @contextmanager
 def computed(kind: str) -> Iterator[str]:
-    """Compute in bf16, in float32 with TF32's products, or in float32; give ``model.precision``."""
-    repeat_exactly(wanted=True)  # as the trainer does
+    """Compute in bf16, TF32 or float32; yield the value of ``model.precision``."""
+    repeat_exactly(wanted=True)  # like the trainer
     with float32_products("tf32" if "tf32" in kind.lower() else "fp32"):
         yield "bf16" if kind.startswith("bf16") else "fp32"
 
 
 def small(check: Check) -> None:
-    """Hold the first step of each phase, on the device, against float64 on the CPU."""
+    """Compare the first step of each phase, on the device, with float64 on the CPU."""
     more = [] if check.tiny else SMALL
     host = replace(check, device=torch.device("cpu"))
     for phase in ("warm-up", "clean", "noisy"):
@@ -116,7 +116,7 @@ def small(check: Check) -> None:
 def hold(
     check: Check, phase: str, kind: str, more: list[str], expected: tuple[float, Tensor]
 ) -> None:
-    """Write down how far a step's loss and gradients are from the expected ones."""
+    """Record how far a step's loss and gradients are from the expected ones."""
     loss, gradient = first_step(check, phase, kind, more)
     apart = float((gradient - expected[1]).norm() / expected[1].norm())
     cosine = float(torch.cosine_similarity(gradient, expected[1], 0))
@@ -128,7 +128,7 @@ def hold(
 
 
 def first_step(check: Check, phase: str, kind: str, more: list[str]) -> tuple[float, Tensor]:
-    """Take one step from drawn weights; return its loss and the gradients, in float64."""
+    """Take one step from random weights; return its loss and gradients, in float64."""
     with computed(kind) as precision:
         settings = epochs.settings_of(check, precision, ["model.dropout=0", *more])
         torch.manual_seed(0)
@@ -140,12 +140,12 @@ def first_step(check: Check, phase: str, kind: str, more: list[str]) -> tuple[fl
         method, steps = steps_of(settings, pairs)
         net = method.nets[0].double() if kind == "float64" else method.nets[0]
         loss = steps[phase]()
-    found = [parameter.grad for parameter in net.parameters() if parameter.grad is not None]
-    return loss, torch.cat([gradient.double().cpu().flatten() for gradient in found])
+    gradients = [parameter.grad for parameter in net.parameters() if parameter.grad is not None]
+    return loss, torch.cat([gradient.double().cpu().flatten() for gradient in gradients])
 
 
 def at_size(check: Check) -> None:
-    """Time each phase's step at NoW's size, without padding and in chunks, and what it rests on."""
+    """Time each phase's step at NoW's size, without padding and in chunks, and its parts."""
     count = 16 if check.tiny else 2 * 128
     regions = torch.empty(count, 36, epochs.FEATURES, device=check.device).normal_()
     pairs = epochs.pair_set(check, regions, count)
@@ -168,7 +168,7 @@ def at_size(check: Check) -> None:
 
 
 def time_step(check: Check, label: str, step: Callable[[], float], goal: Goal | None) -> None:
-    """Write down a step's seconds and memory."""
+    """Record a step's seconds and memory."""
     check.forget_peak()
     check.add(f"{label}, a step", check.median_s(step, 20), "s", goal)
     check.add(f"{label}, peak memory", check.peak_gib(), "GiB", GIB)
@@ -197,7 +197,7 @@ def time_attention(check: Check) -> None:
 
 
 def compare_choices(check: Check, pairs: PairSet) -> None:
-    """Write down for how many images TF32 chooses another pseudo-caption, after 200 steps."""
+    """Record for how many images TF32 chooses another pseudo-caption, after 200 steps."""
     with computed("bf16") as precision:
         method, steps = steps_of(epochs.settings_of(check, precision, []), pairs)
         for _ in range(2 if check.tiny else 200):
@@ -206,37 +206,37 @@ def compare_choices(check: Check, pairs: PairSet) -> None:
     regions = pairs.image_batch(np.arange(len(pairs)))
     for mode in LIMITS:
         with computed(mode), torch.inference_mode():
-            asked = net.predict(net.matching.encode_images(regions))
-            chosen.append(find_pseudo_captions(asked[half:], asked[:half]).chosen)
+            predictions = net.predict(net.matching.encode_images(regions))
+            chosen.append(find_pseudo_captions(predictions[half:], predictions[:half]).chosen)
     changed = float((chosen[0] != chosen[1]).float().mean())
     check.add("pseudo-captions that TF32 changes", 100 * changed, "%", note="after 200 steps")
 
 
 def time_both_peers(check: Check) -> None:
     """Time 24 warm-up steps of a peer, alone and with the other in a second process."""
-    spawn, found = get_context("spawn"), []
+    spawn, seconds = get_context("spawn"), []
     for count in (1, 2):
         barrier, queue = spawn.Barrier(count), spawn.Queue()
-        given = str(check.device), check.tiny, barrier, queue
-        peers = [spawn.Process(target=one_peer, args=given) for _ in range(count)]
+        inputs = str(check.device), check.tiny, barrier, queue
+        peers = [spawn.Process(target=one_peer, args=inputs) for _ in range(count)]
         for peer in peers:
             peer.start()
-        found.append(max(queue.get(timeout=120) for _ in peers))
+        seconds.append(max(queue.get(timeout=120) for _ in peers))
         for peer in peers:
             peer.join()
-        check.add(f"24 warm-up steps of {count} peer at once", found[-1], "s")
-    ratio = found[1] / found[0]
+        check.add(f"24 warm-up steps of {count} peer at once", seconds[-1], "s")
+    ratio = seconds[1] / seconds[0]
     check.add("two peers at once, against one", ratio, "×", Goal(1.33, at_least=False))
 
 
 def one_peer(device: str, tiny: bool, barrier: Any, queue: Any) -> None:  # noqa: FBT001
-    """Take the steps of a peer when all are ready; tell the seconds."""
-    kind = torch.device(device)
-    check = Check("b", kind, tiny, Report(Path(tempfile.mkdtemp())), "", 0.0, 0.0)
+    """Take the steps of a peer once all peers are ready, and send the seconds."""
+    on = torch.device(device)
+    check = Check("b", on, tiny, Report(Path(tempfile.mkdtemp())), "", 0.0, 0.0)
     with computed("bf16") as precision:
         settings = epochs.settings_of(check, precision, [])
         count = 2 * settings.train.batch
-        regions = torch.empty(count, 36, epochs.FEATURES, device=kind).normal_()
+        regions = torch.empty(count, 36, epochs.FEATURES, device=on).normal_()
         _, steps = steps_of(settings, epochs.pair_set(check, regions, count))
         steps["warm-up"]()
         barrier.wait()

@@ -1,4 +1,4 @@
-"""Part f: the tests that are for a device, run by pytest on it."""
+"""Part f: the tests marked ``gpu``, run by pytest on the device."""
 
 import os
 import tempfile
@@ -9,17 +9,16 @@ import pytest
 from benchmarks.gpu.machine import ROOT, Check
 
 NAME = "test_gpu.py"
-"""Of the files that hold them, beside the tests of the same package."""
+"""Name of the test files, next to the other tests of a package."""
 
 FIRST = "test_messages_of_one_process"
-"""What nothing else here shows: NCCL."""
-
+"""Beginning of the name of the test that runs first: NCCL is tested nowhere else."""
 
 SPARE_S = 10.0
 
 
 class Outcomes:
-    """Write each test down as it comes, and stop when the part's time is over."""
+    """Record each test when it ends, and stop when the part's time is over."""
 
     def __init__(self, check: Check) -> None:
         self.check = check
@@ -28,12 +27,12 @@ class Outcomes:
         self.collected = 0
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Put what is wanted most first."""
+        """Run the most important test first."""
         self.collected = len(session.items)
         session.items.sort(key=lambda item: not item.name.startswith(FIRST))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Write down the outcome of a test, or of its preparation if that is not passed."""
+        """Record the outcome of a test, or of its setup if that fails."""
         if report.when == "call" or not report.passed:
             name = report.nodeid.rpartition("::")[2]
             self.count[report.outcome] += 1
@@ -42,19 +41,19 @@ class Outcomes:
             self.check.add(name, report.duration, "s", note=report.outcome + why)
 
     def pytest_runtest_logfinish(self) -> None:
-        """Stop between two tests; the next may take some seconds."""
+        """Stop between two tests when little time is left."""
         if self.check.left_s < SPARE_S:
             pytest.exit("no time was left", returncode=0)
 
 
 def run(check: Check) -> None:
-    """Run them, and write down each with its outcome.
+    """Run the tests and record their outcomes.
 
     Raises:
         RuntimeError: If one failed, or none passed.
     """
     os.environ["NOW_TEST_DEVICE"] = str(check.device)
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # whatever else the machine has
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # plugins of the machine
     files = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob(NAME))
     outcomes = Outcomes(check)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,1 +1,1 @@
-"""Plain restatements of what the project does fast: what benchmarks and tests compare with."""
+"""Plain versions of the project's fast code, for comparison in benchmarks and tests."""

@@ -1,8 +1,8 @@
-"""PC²'s released training restated plainly: one caption at a time, a line a step.
+"""PC²'s released training in plain PyTorch: one caption at a time.
 
-Written from what the authors' code does (``alipay/PC2-NoiseofWeb``), in plain PyTorch on the
-weights of a ``Pc2Network``. Batches and mixtures are the method's, so that both train on the same;
-everything between them is restated.
+It follows the behaviour of the authors' code (``alipay/PC2-NoiseofWeb``) on the weights of a
+``Pc2Network``. Batches and mixtures are the method's, so that both train on the same pairs;
+everything between is written out.
 """
 
 import copy
@@ -26,7 +26,7 @@ from pc2_baseline.modules.seeds import stream
 
 REGIONS = 36
 OWN_WORDS = 1e-14
-"""Share of a replaced word that is added, so that a zero vector has a gradient; theirs is 1e-8."""
+"""Share of a replaced word that is added, so that zero vectors have a gradient; theirs: 1e-8."""
 
 
 def l2norm(x: Tensor, dim: int = -1) -> Tensor:
@@ -39,10 +39,10 @@ class PlainPeer:
     """A network as plain modules, with its optimiser and bank.
 
     Attributes:
-        net: Whose weights are used, never its forward passes.
-        lr: Adam's learning rate.
+        net: Network whose weights are used, never its forward passes.
+        lr: Learning rate of Adam.
         bank: Prediction of each pair, as the released code keeps it.
-        written: Entries that were ever written.
+        written: Entries of the bank that were written.
     """
 
     net: Pc2Network
@@ -55,7 +55,7 @@ class PlainPeer:
         self.restart()
 
     def restart(self) -> None:
-        """Create the optimiser anew."""
+        """Reset the optimiser."""
         self.optimiser = torch.optim.Adam(self.net.parameters(), lr=self.lr)
 
     def regions(self, batch: Batch) -> Tensor:
@@ -63,7 +63,7 @@ class PlainPeer:
         return l2norm(self.net.matching.images.project(batch.regions))
 
     def words(self, batch: Batch) -> Tensor:
-        """Read the captions of a batch both ways."""
+        """Read the captions of a batch in both directions."""
         text = self.net.matching.captions
         packed = pack_padded_sequence(
             text.dropout(text.embed(batch.tokens)), batch.lengths, batch_first=True,
@@ -74,7 +74,7 @@ class PlainPeer:
         return l2norm((states[..., :half] + states[..., half:]) / 2)
 
     def classify(self, vectors: Tensor) -> Tensor:
-        """Return logits of 36 vectors laid end to end; padded words are resampled to 36."""
+        """Return logits of 36 concatenated vectors; padded words are resampled to 36."""
         if vectors.shape[1] != REGIONS:
             vectors = refit(vectors, REGIONS)
         logits: Tensor = self.net.classify.layers(vectors.flatten(1))
@@ -130,7 +130,7 @@ def score_caption(
 
 
 def refit(words: Tensor, size: int) -> Tensor:
-    """Interpolate padded words to ``size`` places, or centre them among so many."""
+    """Interpolate padded words to ``size`` places, or centre them in ``size`` places."""
     have = words.shape[1]
     if have > size:
         return functional.interpolate(words.transpose(1, 2), size=size, mode="linear",
@@ -140,11 +140,11 @@ def refit(words: Tensor, size: int) -> Tensor:
 
 
 def hinges(scores: Tensor, margins: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the costs of both directions; margins are broadcast as they come."""
+    """Return the costs of both directions; margins are broadcast by their shape."""
     diagonal = scores.diag()
-    own = torch.eye(len(scores), dtype=torch.bool)
-    i2t = (margins + scores - diagonal[:, None]).clamp(min=1e-8).masked_fill(own, 0)
-    t2i = (margins + scores - diagonal[None]).clamp(min=1e-8).masked_fill(own, 0)
+    same = torch.eye(len(scores), dtype=torch.bool)
+    i2t = (margins + scores - diagonal[:, None]).clamp(min=1e-8).masked_fill(same, 0)
+    t2i = (margins + scores - diagonal[None]).clamp(min=1e-8).masked_fill(same, 0)
     return i2t, t2i
 
 
@@ -155,15 +155,15 @@ def mean_costs(scores: Tensor, margin: float) -> Tensor:
 
 
 def hardest_cost(scores: Tensor, labels: Tensor, margin: float) -> Tensor:
-    """Return the batch's loss with hardest negatives and soft margins, as they are broadcast."""
+    """Return the batch's loss with hardest negatives and soft margins, broadcast by their shape."""
     i2t, t2i = hinges(scores, (10**labels - 1) / 9 * margin)
     return i2t.max(1)[0].sum() + t2i.max(0)[0].sum()
 
 
 class PlainPc2:
-    """Two peers that learn as PC²'s released code does, for settings like the preset's.
+    """Train two peers as PC²'s released code does, from copies of networks.
 
-    They start from copies of networks.
+    The settings must be like the preset's.
     """
 
     def __init__(self, settings: Settings, nets: Sequence[Pc2Network], pairs: int) -> None:
@@ -182,30 +182,30 @@ class PlainPc2:
         """Train both peers for an epoch and divide the pairs; return their mean losses."""
         learn = self.warm_up if epoch < self.train.warmup_epochs else self.co_teach
         losses = [learn(pairs, epoch, peer) for peer in range(len(PEERS))]
-        found = [self.divide(pairs, epoch, peer) for peer in range(len(PEERS))]
-        self.divisions = [(division, correspondence) for division, correspondence, _ in found]
+        divided = [self.divide(pairs, epoch, peer) for peer in range(len(PEERS))]
+        self.divisions = [(division, correspondence) for division, correspondence, _ in divided]
         return losses
 
     def warm_up(self, pairs: PairSet, epoch: int, peer: int) -> float:
         """Train a peer on all pairs, with mean negatives."""
-        own, losses = self.peers[peer], []
-        own.net.train()
+        trained, losses = self.peers[peer], []
+        trained.net.train()
         size, seed = self.train.batch, self.train.seed
         for rows in full_batches(np.arange(len(pairs)), size, stream(seed, epoch, peer, CLEAN)):
             if len(rows) == 1:
                 break
             batch = pairs.batch(rows)
-            regions, words = own.regions(batch), own.words(batch)
-            logits = own.classify(regions)
-            scores = own.score(regions, words, batch.lengths.tolist())
-            own.remember(rows, logits.softmax(1))
+            regions, words = trained.regions(batch), trained.words(batch)
+            logits = trained.classify(regions)
+            scores = trained.score(regions, words, batch.lengths.tolist())
+            trained.remember(rows, logits.softmax(1))
             loss = mean_costs(scores, self.method.margin).sum()
-            loss = loss + self.class_terms(logits, own.classify(words))
-            losses.append(own.step(loss, self.train.clip))
+            loss = loss + self.class_terms(logits, trained.classify(words))
+            losses.append(trained.step(loss, self.train.clip))
         return float(np.mean(losses))
 
     def class_terms(self, images: Tensor, captions: Tensor) -> Tensor:
-        """Return the pseudo-class loss less each image's own entropy."""
+        """Return the pseudo-class loss minus the mean of each image's entropy."""
         loss = functional.cross_entropy(images, captions.softmax(1).max(1)[1])
         entropy = -(images.softmax(1) * images.log_softmax(1)).sum(1).mean()
         return loss - self.method.lambda_entropy * entropy
@@ -214,20 +214,20 @@ class PlainPc2:
     def divide(
         self, pairs: PairSet, epoch: int, peer: int
     ) -> tuple[Division, np.ndarray, np.ndarray]:
-        """Divide the pairs; also return each one's correspondence, for a clean margin, and loss."""
-        own, seed = self.peers[peer], self.train.seed
-        own.net.eval()
+        """Divide the pairs; also return each pair's correspondence and loss."""
+        trained, seed = self.peers[peer], self.train.seed
+        trained.net.eval()
         losses, moved = np.zeros((2, len(pairs)), dtype=np.float32)
         size = self.method.division_batch
         order = stream(seed, len(pairs), ORDER, epoch)
         for rows in full_batches(np.arange(len(pairs)), size, order):
             batch = pairs.batch(rows)
-            regions, words = own.regions(batch), own.words(batch)
-            scores = own.score(regions, words, batch.lengths.tolist())
+            regions, words = trained.regions(batch), trained.words(batch)
+            scores = trained.score(regions, words, batch.lengths.tolist())
             losses[rows] = mean_costs(scores, self.method.margin).numpy()
-            new, old = own.classify(regions).softmax(1), own.bank[torch.from_numpy(rows)]
+            new, old = trained.classify(regions).softmax(1), trained.bank[torch.from_numpy(rows)]
             new, old = new.double(), old.double()
-            kept = own.written[torch.from_numpy(rows)]
+            kept = trained.written[torch.from_numpy(rows)]
             divergence = (new * (new.log() - old.log())).sum(1)
             moved[rows] = divergence.where(kept, torch.zeros_like(divergence)).numpy()
         division = by_posterior(clean_posterior(losses, seed), losses)
@@ -236,48 +236,48 @@ class PlainPc2:
         return division, prob + (1 - prob) * stable.clean_prob * stable.is_clean, losses
 
     def co_teach(self, pairs: PairSet, epoch: int, peer: int) -> float:
-        """Train a peer by the other's division: a clean step, then a noisy one once it is time."""
-        since, own = epoch - self.train.warmup_epochs, self.peers[peer]
+        """Train a peer by the other's division: a clean step, later also a noisy one."""
+        since, trained = epoch - self.train.warmup_epochs, self.peers[peer]
         division, correspondence = self.divisions[1 - peer]
         if since == 0:
-            own.restart()
-        for group in own.optimiser.param_groups:
+            trained.restart()
+        for group in trained.optimiser.param_groups:
             group["lr"] = self.train.lr * 0.1 ** (since // self.train.lr_drop_epoch)
-        own.net.train()
+        trained.net.train()
         size, seed = self.train.batch, self.train.seed
         losses = []
         for clean, noisy in divided_batches(division, size, seed, epoch, peer):
             labels = torch.from_numpy(correspondence[clean]).float()[:, None]
-            losses.append(self.clean_step(own, pairs.batch(clean), labels))
+            losses.append(self.clean_step(trained, pairs.batch(clean), labels))
             if since >= self.method.noisy_from_epoch:
-                self.noisy_step(own, pairs, division, clean, noisy)
+                self.noisy_step(trained, pairs, division, clean, noisy)
         return float(np.mean(losses))
 
-    def clean_step(self, own: PlainPeer, batch: Batch, labels: Tensor) -> float:
+    def clean_step(self, trained: PlainPeer, batch: Batch, labels: Tensor) -> float:
         """Take a step on clean pairs."""
-        regions, words = own.regions(batch), own.words(batch)
-        scores = own.score(regions, words, batch.lengths.tolist())
+        regions, words = trained.regions(batch), trained.words(batch)
+        scores = trained.score(regions, words, batch.lengths.tolist())
         loss = hardest_cost(scores, labels, self.method.margin)
-        loss = loss + self.class_terms(own.classify(regions), own.classify(words))
-        return own.step(loss, self.train.clip)
+        loss = loss + self.class_terms(trained.classify(regions), trained.classify(words))
+        return trained.step(loss, self.train.clip)
 
     def noisy_step(
-        self, own: PlainPeer, pairs: PairSet, division: Division, clean: Rows, noisy: Rows
+        self, trained: PlainPeer, pairs: PairSet, division: Division, clean: Rows, noisy: Rows
     ) -> None:
-        """Take a step on noisy images with captions of clean pairs of a similar prediction."""
-        batch, beside = pairs.batch(noisy), pairs.batch(clean)
-        regions, words = own.regions(batch), own.words(batch)
-        others, other_words = own.regions(beside), own.words(beside)
-        asked, keys = own.classify(regions).softmax(1), own.classify(others).softmax(1)
-        own.remember(np.searchsorted(division.noisy, noisy), asked)
-        own.remember(np.searchsorted(division.clean, clean), keys)
-        cosines = functional.cosine_similarity(asked[:, None], keys[None], dim=-1)
+        """Take a step on noisy images with captions of clean pairs of similar predictions."""
+        batch, other = pairs.batch(noisy), pairs.batch(clean)
+        regions, words = trained.regions(batch), trained.words(batch)
+        others, other_words = trained.regions(other), trained.words(other)
+        queries, keys = trained.classify(regions).softmax(1), trained.classify(others).softmax(1)
+        trained.remember(np.searchsorted(division.noisy, noisy), queries)
+        trained.remember(np.searchsorted(division.clean, clean), keys)
+        cosines = functional.cosine_similarity(queries[:, None], keys[None], dim=-1)
         labels, chosen = cosines.max(1)
         laid = refit(other_words, words.shape[1])[chosen] + OWN_WORDS * words
-        lengths = beside.lengths[chosen].clamp(max=words.shape[1]).tolist()
+        lengths = other.lengths[chosen].clamp(max=words.shape[1]).tolist()
         labels = torch.where(labels < 0.5, torch.zeros_like(labels), labels)
-        scores = own.score(regions, laid, lengths)
-        own.step(hardest_cost(scores, labels, self.method.margin), self.train.clip)
+        scores = trained.score(regions, laid, lengths)
+        trained.step(hardest_cost(scores, labels, self.method.margin), self.train.clip)
 
     @torch.no_grad()
     def similarity(self, split: PairSet, block: int = 100) -> np.ndarray:
@@ -285,10 +285,12 @@ class PlainPc2:
         matrices = []
         starts = range(0, len(split), block)
         batches = [split.batch(np.arange(len(split))[start : start + block]) for start in starts]
-        for own in self.peers:
-            own.net.eval()
-            images = [own.regions(batch) for batch in batches]
-            captions = [(own.words(batch), batch.lengths.tolist()) for batch in batches]
-            rows = [torch.cat([own.score(one, *each) for each in captions], 1) for one in images]
+        for trained in self.peers:
+            trained.net.eval()
+            images = [trained.regions(batch) for batch in batches]
+            captions = [(trained.words(batch), batch.lengths.tolist()) for batch in batches]
+            rows = [
+                torch.cat([trained.score(one, *each) for each in captions], 1) for one in images
+            ]
             matrices.append(torch.cat(rows))
         return torch.stack(matrices).mean(0).numpy()
