@@ -218,6 +218,6 @@ class AptExtractor:
             sure = strict & (foreign[kept] | (scores[page][kept] >= _LEAST))
             source = torch.where(sure, origin[page][kept], RELAXED)
             values = (boxes, scores, classes, embedded, seen)
-            *columns, pooled_at = (each[page][kept] for each in values)
-            ranked.append((PageRegions(*columns, source), pooled_at))
+            box, score, label, vector, pooled_at = (each[page][kept] for each in values)
+            ranked.append((PageRegions(box, score, label, vector, source), pooled_at))
         return ranked
