@@ -1,9 +1,9 @@
-"""Vectors of text by its letters, for the detector's word reader and for captions.
+"""Sketches of texts by their runs of letters, and vectors of single letters.
 
-Both sides of a retrieval use them: the detector learns to say, of the pixels of a letter, the
-vector of that letter among its neighbours; a method computes the same of a caption's tokens. Sums
-of them stand for words and texts. No vocabulary and no language is built in, so a word that nobody
-has seen before has its vector too.
+A sketch is a hashed count of the runs of one to four letters of a text. The detector stores one of
+the letters that it read on a page, and a method computes one of a caption, so that both can be
+compared. They need no vocabulary and no language, so unseen words have a sketch too. The detector's
+word reader is trained to return vectors of letters.
 """
 
 import hashlib
@@ -16,24 +16,29 @@ from functools import lru_cache
 import numpy as np
 from jaxtyping import Float
 
-FORMAT = "now-words/1"
-"""Name of these vectors in feature files; other vectors get another."""
+FORMAT = "now-words/2"
+"""Name of the sketches in feature files; change it with any number of a sketch."""
 WIDTH = 256
-"""Numbers of a vector: the bits of a digest."""
+"""Numbers of a letter's vector, and of a row of a sketch."""
+ROWS = 36
+"""Rows of a sketch, one for each region of a page."""
+_LONGEST = 4
+"""Maximum letters of a run."""
 
 _LETTER, _PAIR, _TRIPLE = 0.3, 0.5, 1.0
-"""Weights of a letter, of each pair and of the triple that it is in, where words are set apart."""
+"""Weights of a letter, of its two pairs and of its triple, in scripts that separate words."""
 _UNSPACED_PAIR = 0.6
-"""Weight of each pair that a character of Chinese or Japanese is in; its own weight is 1."""
+"""Weight of the pairs of a Chinese or Japanese character; the character has weight 1."""
 
 _UNSPACED = r"\u3005\u3040-\u30fa\u30fc-\u30ff\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff"
-"""Characters of Chinese and Japanese, which set no space between words."""
+"""Characters of Chinese and Japanese, which write no space between words."""
 _RUNS = re.compile(rf"[{_UNSPACED}]+|[^\W_{_UNSPACED}]+")
 _IS_UNSPACED = re.compile(f"[{_UNSPACED}]")
+_REPEATED = re.compile(r"(.)\1+", re.DOTALL)
 
 Unit = tuple[str, str, str]
-"""A letter between its neighbours: ``<`` and ``>`` stand for the ends of a word, and nothing for
-those of a run of Chinese or Japanese."""
+"""Previous letter, letter and next letter: ``<`` and ``>`` at the ends of a word, empty at those of
+a run of Chinese or Japanese."""
 
 
 def is_unspaced(character: str) -> bool:
@@ -42,14 +47,14 @@ def is_unspaced(character: str) -> bool:
 
 
 def runs(text: str) -> list[str]:
-    """Cut a text into runs of letters and digits, Chinese and Japanese apart from all others."""
+    """Split a text into runs of letters and digits; Chinese and Japanese form runs of their own."""
     return _RUNS.findall(unicodedata.normalize("NFC", text))
 
 
 def spans(text: str) -> Iterator[tuple[int, Unit]]:
-    """Yield the place of each letter and digit of a text in normal form C, and its unit.
+    """Yield the place and the unit of each letter and digit of a text in normal form C.
 
-    Letters count without their case.
+    Units are in lower case.
     """
     for run in _RUNS.finditer(text):
         start, stop = run.span()
@@ -64,8 +69,8 @@ def spans(text: str) -> Iterator[tuple[int, Unit]]:
 def unit_vector(unit: Unit) -> Float[np.ndarray, " 256"]:
     """Return the unit vector of a letter among its neighbours.
 
-    It sums a pseudo-random unit vector for the letter, for the two pairs that it is in and, where
-    words are set apart, for the triple.
+    It is the normalised, weighted sum of pseudo-random unit vectors of the letter, of its two pairs
+    and, in scripts that separate words, of its triple.
 
     Source:
         Character n-grams as in fastText (Bojanowski et al., TACL 2017), hashed (Weinberger et al.,
@@ -86,7 +91,7 @@ def unit_vector(unit: Unit) -> Float[np.ndarray, " 256"]:
 
 
 def letter_vector(letter: str) -> Float[np.ndarray, " 256"]:
-    """Return the unit vector of a letter by itself, which the vectors of its units contain."""
+    """Return the unit vector of a letter without its neighbours, a part of all its units."""
     return _gram(letter)
 
 
@@ -97,31 +102,46 @@ def _gram(gram: str) -> Float[np.ndarray, " 256"]:
     return (2 * signs - 1) / np.float32(WIDTH) ** 0.5
 
 
-def count_units(text: str) -> Counter[Unit]:
-    """Count the units of a text."""
-    return Counter(unit for _, unit in spans(unicodedata.normalize("NFC", text)))
+def count_grams(text: str) -> Counter[str]:
+    """Count the runs of one to four letters and digits of a text.
 
-
-_ALONE = 0.6
-"""Weight of each letter by itself: a reader that errs in its neighbours still reads it."""
-
-
-def text_vector(text: str) -> Float[np.ndarray, " 256"]:
-    """Return the unit vector of a text: the sum of its letters', each also by itself.
-
-    A text without letters has a vector of zeros.
+    Case, spaces and punctuation are ignored, and repeated letters count once: the reader sees a
+    wide letter several times.
     """
-    total = np.zeros(WIDTH, dtype=np.float32)
-    for unit, count in count_units(text).items():
-        total += count * (unit_vector(unit) + _ALONE * letter_vector(unit[1]))
-    scaled: np.ndarray = total / max(np.linalg.norm(total), np.float32(1e-12))
-    return scaled
+    folded = "".join(filter(str.isalnum, unicodedata.normalize("NFKC", text).casefold()))
+    plain = _REPEATED.sub(r"\1", folded)
+    return Counter(
+        plain[start : start + length]
+        for length in range(1, _LONGEST + 1)
+        for start in range(len(plain) - length + 1)
+    )
+
+
+def text_sketch(text: str) -> Float[np.ndarray, " 9216"]:
+    """Return the sketch of a text: signed logarithms of hashed counts; zeros without letters.
+
+    Source:
+        Feature hashing with signs: Weinberger et al., ICML 2009.
+    """
+    total = np.zeros(ROWS * WIDTH, dtype=np.float32)
+    for gram, count in count_grams(text).items():
+        place, sign = _place(gram)
+        total[place] += sign * count
+    sketch: np.ndarray = np.copysign(np.log1p(np.abs(total)), total)
+    return sketch
+
+
+@lru_cache(maxsize=1 << 19)
+def _place(gram: str) -> tuple[int, int]:
+    """Return the place of a run in a sketch, and the sign that its count has there."""
+    digest = int.from_bytes(hashlib.blake2b(gram.encode(), digest_size=8).digest(), "little")
+    return digest % (ROWS * WIDTH), 1 - 2 * (digest >> 63)
 
 
 def text_of_tokens(tokens: Sequence[str], tokenizer: str) -> str:
-    """Join the tokens of a caption into a text whose words are set apart as they were.
+    """Join the tokens of a caption into a text with spaces between its words.
 
-    Tokens of Chinese and Japanese follow each other without a space. ``bert`` continues a word by
+    Chinese and Japanese tokens are joined without a space. ``bert`` continues a word by
     ``##``; ``bpe`` keeps spaces in its tokens and writes rare characters as bytes, such as
     ``<0xE4>``; the tokens of any other tokenizer are words.
     """
@@ -153,11 +173,11 @@ _COLUMNS = re.compile(rf"{re.escape(FORMAT)} ([0-9]{{1,4}}):([0-9]{{1,4}})")
 
 
 def read_columns(attributes: Mapping[str, str]) -> slice | None:
-    """Return which columns of a feature file's regions hold words in these vectors, if any do."""
-    found = _COLUMNS.fullmatch(str(attributes.get("words", "")))
-    if found is None:
+    """Return the columns of a feature file's regions that contain sketches, or None."""
+    match = _COLUMNS.fullmatch(str(attributes.get("words", "")))
+    if match is None:
         return None
-    columns = slice(int(found[1]), int(found[2]))
+    columns = slice(int(match[1]), int(match[2]))
     return columns if columns.stop - columns.start == WIDTH else None
 
 

@@ -1,4 +1,4 @@
-"""Words of captions: cut by NLTK and kept in the cache, or next to those that a detector read."""
+"""Words of captions, cut by NLTK and cached, or as sketches to compare with a detector's."""
 
 import hashlib
 import json
@@ -13,21 +13,20 @@ from jaxtyping import Float
 
 from now_builder.errors import ConfigError
 from now_builder.formats.io import user_cache, write_text
-from now_builder.formats.word_vectors import text_vector
+from now_builder.formats.word_vectors import text_sketch
 from pc2_baseline.progress import bar
 
 _log = logging.getLogger(__name__)
 
 KEPT_FROM = 1000
-"""Captions from which on their words are kept; fewer are cut in less than a second."""
+"""Minimum captions whose words are cached; fewer are cut in less than a second."""
 
 
 def cut_captions(texts: Sequence[str], *, sentences: bool) -> list[list[str]]:
-    """Cut lower-cased captions into words as the field does, on request into sentences first.
+    """Cut lower-cased captions into words as the field does, optionally into sentences first.
 
-    The words of many captions are kept in ``words`` in the user's cache, under a hash of the
-    captions and of NLTK's version. A file that is torn is ignored, and so is a cache that cannot be
-    written.
+    The words of many captions are cached in ``words`` in the user's cache, under a hash of the
+    captions and of NLTK's version. Damaged files and an unwritable cache are ignored.
     """
     if len(texts) < KEPT_FROM:
         return _cut(texts, sentences=sentences)
@@ -59,9 +58,9 @@ def _cut(texts: Sequence[str], *, sentences: bool) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class SeenWords:
-    """Columns of a region that hold the words read on it, and the text of each pair's caption.
+    """Columns of a region that contain the page's sketch, and the text of each pair's caption.
 
-    The texts are read when they are first asked for: most methods need none.
+    The texts are read on first use, since most methods need none.
     """
 
     columns: slice
@@ -73,10 +72,7 @@ class SeenWords:
         return self.read_texts()
 
     @cached_property
-    def letters(self) -> Float[np.ndarray, "pairs 256"]:
-        """A unit vector of each caption: the sum of its letters', as a region's is.
-
-        Each letter also counts by itself. A caption without letters has a vector of zeros.
-        """
-        known = {text: text_vector(text) for text in dict.fromkeys(self.texts)}
-        return np.stack([known[text] for text in self.texts])
+    def sketches(self) -> Float[np.ndarray, "pairs 9216"]:
+        """The sketch of each caption, in float16; zeros without letters."""
+        sketches = {text: text_sketch(text).astype(np.float16) for text in {*self.texts}}
+        return np.stack([sketches[text] for text in self.texts])

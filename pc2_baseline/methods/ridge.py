@@ -27,6 +27,7 @@ from pc2_baseline.modules.reading import (
 from pc2_baseline.modules.seeds import stream
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.networks.pooled import cosine_logits
+from pc2_baseline.networks.reading import BOUND
 from pc2_baseline.progress import bar
 from pc2_baseline.training.method import EpochOutputs, Sizes, State
 
@@ -116,10 +117,11 @@ class Ridge:
     epoch is one penalty: they grow from ``penalty_from`` to 1000 by equal factors, and
     dev selects one as it selects an epoch. Everything is float64 on the CPU, whatever the device.
 
-    With ``method.words`` a caption's vector is the evened-out sum of its letters' vectors, and what
-    the detector read on the page, times one factor, is the first guess at it: ridge regression
-    learns what is missing, less of it the higher the penalty. The cosine of the caption with the
-    region whose words are nearest to it is added (:class:`~pc2_baseline.modules.reading.Reading`).
+    With ``method.words`` pages and captions have sketches of their letters. A caption's vector is
+    the whitened mean row of its sketch. That of the page, times one factor, is the first guess;
+    ridge regression learns the difference, less of it the higher the penalty. The cosine of both
+    sketches, weighted by the inverse frequency in the training pages, is added
+    (:class:`~pc2_baseline.modules.reading.Reading`).
 
     Each epoch also divides the pairs: a pair's statistic is 1 less the cosine that a fit to the
     other folds gives it. All folds have the same features and vectors, and so one scale and one
@@ -167,10 +169,10 @@ class Ridge:
         predicted = pages @ own["weights"]
         if self.method.words:
             reading = Reading.from_state(own)
-            captions = reading.caption_vectors(split)
             predicted += own["factor"] * reading.page_vectors(split)
-            cosines = unit(predicted) @ captions.T + reading.best_regions(split, captions)
-            bound = 2.0
+            cosines = unit(predicted) @ reading.caption_vectors(split).T
+            cosines += reading.sketch_scores(split, reading.caption_sketches(split))
+            bound = BOUND
         else:
             captions = Lsa(own["idf"], own["tokens"], own["caption_mean"]).vectors(split.captions)
             cosines, bound = unit(predicted) @ unit(captions).T, 1.0
@@ -204,8 +206,9 @@ class Ridge:
             captions, read = reading.caption_vectors(train), reading.page_vectors(train)[own]
             factor = guess_scale(read, captions).expand(WIDTH)
             self.fitted |= {**reading.state(), "factor": factor}
-            nearest = reading.best_regions_of(train, captions, torch.arange(len(train))[:, None])
-            return Problem(pages[own], captions, fold, factor * read, nearest[:, 0])
+            sketches, each = reading.caption_sketches(train), torch.arange(len(train))[:, None]
+            scores = reading.sketch_scores_of(train, sketches, each)[:, 0]
+            return Problem(pages[own], captions, fold, factor * read, scores)
         lsa = fit_lsa(train.captions, self.vocabulary, self.method.dim, self.seed)
         self.fitted |= {"idf": lsa.idf, "tokens": lsa.tokens, "caption_mean": lsa.mean}
         captions = lsa.vectors(train.captions)

@@ -1,7 +1,7 @@
-"""Words that a detector read against words of captions, each set of vectors evened out."""
+"""Compare the words that a detector read on pages with the words of captions."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -9,103 +9,110 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from now_builder.errors import ConfigError
-from now_builder.formats.word_vectors import WIDTH
+from now_builder.formats.word_vectors import FORMAT, ROWS, WIDTH
 from pc2_baseline.config import Settings
 from pc2_baseline.data.pairs import PairSet, cut
 from pc2_baseline.data.words import SeenWords
 from pc2_baseline.networks.encoders import Loss
-from pc2_baseline.networks.fused import unit
 from pc2_baseline.networks.reading import (
-    FEWEST,
+    SKETCH_WEIGHT,
     ReadingImageEncoder,
     Whitening,
     Whitenings,
     WordSides,
     fit_whitening,
+    inverse_frequency,
+    weigh,
 )
 
-_IMAGES = 128
+_IMAGES, _CAPTIONS = 128, 4096
+"""Images and captions in a block."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading(Whitenings):
-    """How words that were read are compared with words that are written."""
+    """Fitted maps and weights that compare pages and captions by their words."""
 
     def page_vectors(self, split: PairSet) -> Float[Tensor, "images width"]:
         """Return a unit vector of the words on each page."""
         return self.pages(torch.cat([block.mean(1) for block in read_blocks(split)]))
 
     def caption_vectors(self, split: PairSet) -> Float[Tensor, "pairs width"]:
-        """Return a unit vector of each caption's letters."""
-        return self.captions(_written(split))
+        """Return a unit vector of each caption's words."""
+        return self.captions(_written(split).mean(1, dtype=torch.float64))
 
-    def best_regions(
-        self, split: PairSet, captions: Float[Tensor, "pairs width"]
-    ) -> Float[Tensor, "images pairs"]:
-        """Return the cosine of each caption with the region of each page that is nearest to it."""
-        letters = unit(captions)
-        return torch.cat(
-            [(self._regions(block) @ letters.T).amax(1) for block in read_blocks(split)]
-        )
+    def caption_sketches(self, split: PairSet) -> Float[Tensor, "pairs 36 256"]:
+        """Return the weighted sketch of each caption, of unit length, in float16."""
+        parts = torch.split(_written(split), _CAPTIONS)
+        return torch.cat([weigh(part.float(), self.weights.float()).half() for part in parts])
 
-    def best_regions_of(
+    def sketch_scores(
+        self, split: PairSet, sketches: Float[Tensor, "captions 36 256"]
+    ) -> Float[Tensor, "images captions"]:
+        """Return the weighted cosine of each page's sketch with each caption's."""
+        parts = torch.split(sketches.flatten(1), _CAPTIONS)
+        pages = torch.cat([*map(self._sketches, read_blocks(split))]).flatten(1)
+        return torch.cat([SKETCH_WEIGHT * (pages @ part.float().T) for part in parts], 1).double()
+
+    def sketch_scores_of(
         self,
         split: PairSet,
-        captions: Float[Tensor, "captions width"],
+        sketches: Float[Tensor, "captions 36 256"],
         rows: Int[Tensor, "pairs each"],
     ) -> Float[Tensor, "pairs each"]:
-        """Return the same of some captions (``rows``) of each pair with the pair's page."""
-        letters = unit(captions)
+        """Return the weighted cosines of each pair's page with some captions (``rows``)."""
         places = [torch.from_numpy(place) for place in cut(np.arange(len(split)), _IMAGES)]
         blocks = read_blocks(split, split.image_of)
-        return torch.cat([
-            torch.einsum("brd,bed->bre", self._regions(block), letters[rows[place]]).amax(1)
+        scores = [
+            torch.einsum("brd,berd->be", self._sketches(block), sketches[rows[place]].float())
             for place, block in zip(places, blocks, strict=True)
-        ])  # fmt: skip
+        ]
+        return SKETCH_WEIGHT * torch.cat(scores).double()
 
-    def _regions(self, words: Float[Tensor, "n 36 256"]) -> Float[Tensor, "n 36 256"]:
-        """Return unit vectors of regions; zero where there are no words."""
-        shown = words.norm(dim=2, keepdim=True) > FEWEST
-        vectors: Tensor = self.regions(unit(words)) * shown
-        return vectors
+    def _sketches(self, words: Float[Tensor, "n 36 256"]) -> Float[Tensor, "n 36 256"]:
+        return weigh(words.float(), self.weights.float())
 
     def state(self) -> dict[str, Tensor]:
         """Return its tensors by name."""
-        named = [(field.name, getattr(self, field.name)) for field in fields(self)]
-        return {
-            f"{name}_{part}": value
-            for name, own in named
-            for part, value in (("mean", own.mean), ("matrix", own.matrix))
+        parts = {
+            f"{name}_{part}": getattr(getattr(self, name), part)
+            for name in ("pages", "captions")
+            for part in ("mean", "matrix")
         }
+        return {**parts, "sketch_weights": self.weights}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor]) -> "Reading":
-        """Make one from :meth:`state`."""
-        names = [field.name for field in fields(cls)]
-        return cls(*(Whitening(state[f"{name}_mean"], state[f"{name}_matrix"]) for name in names))
+        """Create a reading from :meth:`state`."""
+        pages, captions = (
+            Whitening(state[f"{name}_mean"], state[f"{name}_matrix"])
+            for name in ("pages", "captions")
+        )
+        return cls(pages, captions, state["sketch_weights"])
 
 
 def fit_reading(train: PairSet) -> Reading:
     """Fit the maps to the pages and captions of the training split."""
-    return Reading(*_fit_pages(train), fit_whitening([_written(train)]))
+    return Reading(*_fit(train))
 
 
 def fit_word_sides(train: PairSet) -> WordSides:
     """Fit the maps of a network that reads to the training split."""
     columns, standard = words_of(train).columns, centre_and_scale(mean_regions(train))
-    return WordSides(*_fit_pages(train), fit_whitening([_written(train)]), columns, *standard)
+    return WordSides(*_fit(train), columns, *standard)
 
 
-def _written(split: PairSet) -> Float[Tensor, "pairs 256"]:
-    """Return the vectors of captions' letters, as :func:`with_texts` has them."""
-    return torch.from_numpy(np.stack(split.captions)).double()
+def _written(split: PairSet) -> Float[Tensor, "pairs 36 256"]:
+    """Return the sketches of captions, as :func:`with_texts` has them."""
+    return torch.from_numpy(np.stack(split.captions)).view(-1, ROWS, WIDTH)
 
 
-def _fit_pages(train: PairSet) -> tuple[Whitening, Whitening]:
-    """Fit the maps of pages' mean words and of single regions' words."""
+def _fit(train: PairSet) -> tuple[Whitening, Whitening, Tensor]:
+    """Fit the maps of pages and captions, and the weight of each place of a sketch."""
     pages = fit_whitening(block.mean(1) for block in read_blocks(train))
-    regions = fit_whitening(unit(block[block.norm(dim=2) > FEWEST]) for block in read_blocks(train))
-    return pages, regions
+    captions = fit_whitening([_written(train).mean(1, dtype=torch.float64)])
+    counts = sum(((block != 0).double().sum(0) for block in read_blocks(train)), torch.zeros(()))
+    return pages, captions, inverse_frequency(counts, train.images)
 
 
 def mean_regions(split: PairSet) -> Float[Tensor, "images features"]:
@@ -119,13 +126,13 @@ def mean_regions(split: PairSet) -> Float[Tensor, "images features"]:
 def centre_and_scale(
     pages: Float[Tensor, "images features"],
 ) -> tuple[Float[Tensor, " features"], Float[Tensor, " features"]]:
-    """Return mean and standard deviation of each feature; 1 for one that is the same everywhere."""
+    """Return the mean and standard deviation of each feature; 1 for a constant feature."""
     spread = pages.std(0, correction=0)
     return pages.mean(0), torch.where(spread > 0, spread, torch.ones_like(spread))
 
 
 def guess_scale(read: Float[Tensor, "pairs dim"], captions: Float[Tensor, "pairs dim"]) -> Loss:
-    """Return the one factor of least squares from first guesses to captions, 0 if negative."""
+    """Return the least-squares factor from first guesses to captions, 0 if negative."""
     factor: Tensor = (read * captions).sum() / read.square().sum().clamp(min=1e-12)
     return factor.clamp(min=0)
 
@@ -133,7 +140,7 @@ def guess_scale(read: Float[Tensor, "pairs dim"], captions: Float[Tensor, "pairs
 def read_blocks(
     split: PairSet, images: np.ndarray | None = None
 ) -> Iterable[Float[Tensor, "n 36 256"]]:
-    """Yield the word vectors of pages, in blocks, in float64 on the CPU."""
+    """Yield the sketches of pages, in blocks, in float64 on the CPU."""
     order = np.arange(split.images) if images is None else images
     columns = words_of(split).columns
     for rows in cut(np.arange(len(order)), _IMAGES):
@@ -141,25 +148,25 @@ def read_blocks(
 
 
 def with_texts_read(split: PairSet, settings: Settings) -> PairSet:
-    """Return a split as a method takes it that reads texts; as it is for one that reads none."""
+    """Return :func:`with_texts` of a split for a method that reads texts, else the split."""
     return with_texts(split) if settings.reads else split
 
 
 def with_texts(split: PairSet) -> PairSet:
-    """Return a split whose captions are the vectors of their letters, in place of tokens."""
-    return replace(split, captions=list(words_of(split).letters))
+    """Return a split whose captions are sketches of their texts instead of tokens."""
+    return replace(split, captions=list(words_of(split).sketches))
 
 
 @torch.no_grad()
 def cache_whitened(method: object, split: PairSet, memory_gb: float) -> PairSet:
     """Return a split whose regions are :meth:`ReadingImageEncoder.fixed`, computed once.
 
-    Regions that are on the GPU or on disk stay as they are, as do all where both would take more
-    than ``memory_gb`` GiB, or no network reads. The pages are taken in blocks of one size, so that
-    the same epoch has the same bits after a resume.
+    The split is returned unchanged if its regions are on the GPU or on disk, if both would take
+    more than ``memory_gb`` GiB, or if no network reads. Pages are computed in blocks of one size,
+    so that an epoch has the same bits after a resume.
     """
-    values = [value for own in vars(method).values() for value in
-              (own if isinstance(own, list) else [own])]  # fmt: skip
+    values = [value for field in vars(method).values() for value in
+              (field if isinstance(field, list) else [field])]  # fmt: skip
     parts = (part for net in values if isinstance(net, nn.Module) for part in net.modules())
     encoder = next((part for part in parts if isinstance(part, ReadingImageEncoder)), None)
     if encoder is None or type(split.regions) is not np.ndarray:
@@ -178,7 +185,8 @@ def words_of(split: PairSet) -> SeenWords:
     """Return the words of a split."""
     if split.words is None:
         raise ConfigError(
-            "method.words or model.similarity=reading: the features of this release hold no words; "
-            "expected those of a detector that reads, such as tiny-web"
+            "method.words or model.similarity=reading: the features of this release hold no words "
+            f"in the format {FORMAT}; run now-builder detect again with a detector that reads, "
+            "such as tiny-web"
         )
     return split.words

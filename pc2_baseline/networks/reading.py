@@ -1,4 +1,4 @@
-"""A network that starts from the words read on a page and the letters of a caption."""
+"""A network that starts from the words read on a page and the words of a caption."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,32 +10,34 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from now_builder.formats.features import REGIONS
-from now_builder.formats.word_vectors import WIDTH
-from pc2_baseline.networks.encoders import CaptionCodes, ImageCodes, word_mask
+from now_builder.formats.word_vectors import ROWS, WIDTH
+from pc2_baseline.networks.encoders import CaptionCodes, ImageCodes
 from pc2_baseline.networks.fused import unit
 from pc2_baseline.networks.pooled import cosine_logits
 from pc2_baseline.networks.similarity import BlockSimilarity, FeatureSettings, MatchingNetwork
 
-FEWEST = 1e-3
-"""Minimum vector length of a region that shows words."""
-_BEGINNING = 0.005
-"""Initial standard deviation of the learned maps' weights."""
+SKETCH_WEIGHT = 4.0
+"""Weight of the cosine of two sketches, next to that of the pooled vectors."""
+BOUND = 1.0 + SKETCH_WEIGHT
+"""Largest similarity."""
+_INITIAL_DEVIATION = 0.005
+"""Standard deviation of the initial weights of the learned maps."""
 POWER = 0.8
-"""Strength of the whitening, from 0 (none) to 1 (full)."""
+"""Exponent of the whitening: 0 leaves variances unchanged, 1 makes them equal."""
 FLOOR = 0.02
-"""Fraction of the largest variance that is added to every variance."""
+"""Fraction of the largest variance that is added to each variance."""
 
 
 class ReadingSettings(FeatureSettings):
-    """Settings of the network that compares words read on pages with the letters of captions."""
+    """Settings of the similarity that compares words of pages and captions."""
 
     @property
     def pooled_width(self) -> int:
-        """Width of a pooled vector: that of letters."""
+        """Width of a pooled vector."""
         return WIDTH
 
     def build(self, features: int, vocabulary: int, words: Any, group: Any) -> MatchingNetwork:  # noqa: ARG002
-        """Build the network; a loaded state brings the words of its data."""
+        """Build the network; a loaded one finds the maps of its data in its state."""
         sides = words or WordSides.unknown(features)
         images = ReadingImageEncoder(features, sides, self.feature_dropout)
         return MatchingNetwork(images, ReadingCaptionEncoder(sides), ReadingSimilarity())
@@ -43,13 +45,13 @@ class ReadingSettings(FeatureSettings):
 
 @dataclass(frozen=True, slots=True)
 class Whitening:
-    """A map that centres vectors and evens out their variance in each direction.
+    """A map that centres vectors and makes their variances more equal.
 
-    It reduces the weight of frequent letters and endings, which all texts share.
+    Frequent letters and endings, which all texts have, then count less.
 
     Attributes:
-        mean: Mean of the vectors that it was fitted to.
-        matrix: Symmetric.
+        mean: Mean of the fitted vectors.
+        matrix: Symmetric matrix that scales the principal axes.
     """
 
     mean: Float[Tensor, " dim"]
@@ -77,29 +79,42 @@ def fit_whitening(blocks: Iterable[Float[Tensor, "_ dim"]]) -> Whitening:
     return Whitening(mean, (axes * scale) @ axes.T)
 
 
+def inverse_frequency(pages: Float[Tensor, "36 256"], count: int) -> Float[Tensor, "36 256"]:
+    r"""Return :math:`1 + \log\frac{1 + n}{1 + n_t}` for places that n_t of n pages use."""
+    return 1 + torch.log((1 + count) / (1 + pages))
+
+
+def weigh(
+    sketches: Float[Tensor, "n 36 256"], weights: Float[Tensor, "36 256"]
+) -> Float[Tensor, "n 36 256"]:
+    """Return weighted sketches of unit length; zero without words."""
+    weighted: Tensor = unit((sketches * weights).flatten(1)).view(-1, ROWS, WIDTH)
+    return weighted
+
+
 @dataclass(frozen=True, slots=True)
 class Whitenings:
-    """Maps of the words that were read and of those that are written.
+    """Maps of the words on pages and in captions.
 
     Attributes:
-        pages: Fitted to pages' mean words.
-        regions: Fitted to single regions' words.
-        captions: Fitted to captions' letters.
+        pages: Map of the mean row of pages' sketches.
+        captions: Map of the mean row of captions' sketches.
+        weights: Weight of each place of a sketch, higher where fewer pages use it.
     """
 
     pages: Whitening
-    regions: Whitening
     captions: Whitening
+    weights: Float[Tensor, "36 256"]
 
 
 @dataclass(frozen=True, slots=True)
 class WordSides(Whitenings):
-    """Statistics of the words on both sides of a pair, computed before the training.
+    """Maps of words and features that are fitted before a network is trained.
 
     Attributes:
-        columns: Columns of a region with the words on it.
+        columns: Columns of a region that contain the sketch.
         centre: Mean of the pages' mean regions.
-        scale: Their standard deviation; 1 where it is zero.
+        scale: Standard deviation of the mean regions; 1 where it is zero.
     """
 
     columns: slice
@@ -108,10 +123,10 @@ class WordSides(Whitenings):
 
     @classmethod
     def unknown(cls, features: int) -> "WordSides":
-        """Return placeholders of the right shapes, for a network whose state is loaded later."""
+        """Return maps of the right shapes, for a network whose state is loaded afterwards."""
         zeros = torch.zeros(WIDTH, WIDTH, dtype=torch.float64)
         letters, ones = Whitening(zeros[0], zeros), torch.ones(features)
-        return cls(letters, letters, letters, slice(0, WIDTH), ones, ones)
+        return cls(letters, letters, zeros[:ROWS], slice(0, WIDTH), ones, ones)
 
 
 class Whiten(nn.Module):
@@ -131,17 +146,17 @@ class Whiten(nn.Module):
 
 
 class ReadingImageEncoder(nn.Module):
-    """Encode a screenshot by the words read on it and a correction by its mean region.
+    """Encode a screenshot by its sketch and by a learned projection of the regions' mean.
 
-    The pooled vector is that of the page's words plus a learned projection of the standardised
-    mean region, scaled to unit length; the projection is nearly zero at first. The local vectors
-    are those of each region's words, zero without any. :meth:`fixed` returns the part that
-    depends on no weight, which can be computed once for all epochs.
+    The pooled vector is the map of the sketch's mean row plus the projection of the standardised
+    mean region, which is close to zero at first, scaled to unit length. The local vectors are the
+    rows of the weighted sketch. :meth:`fixed` depends on no learned weight, so it can be cached.
     """
 
     columns: Tensor
     centre: Tensor
     scale: Tensor
+    weights: Tensor
 
     def __init__(self, feature_dim: int, words: WordSides, feature_dropout: float) -> None:
         super().__init__()
@@ -150,22 +165,22 @@ class ReadingImageEncoder(nn.Module):
         self.drop = nn.Dropout(feature_dropout)
         self.project = nn.Linear(feature_dim, WIDTH)
         _begin_near_zero(self.project)
-        self.page, self.region = Whiten(words.pages), Whiten(words.regions)
+        self.page = Whiten(words.pages)
+        self.register_buffer("weights", words.weights.float())
         columns = torch.arange(words.columns.start, words.columns.stop)
         self.register_buffer("columns", columns)
 
     def fixed(self, regions: Float[Tensor, "images 36 features"]) -> Float[Tensor, "images n 256"]:
-        """Return the part that is the same in every epoch, in rows.
+        """Return all inputs that no epoch changes, as rows.
 
-        The rows are the vectors of the 36 regions' words, then, wrapped, the vector of the page's
-        words and the standardised mean region.
+        They are the 36 rows of the weighted sketch, then the map of its mean row and the
+        standardised mean region, wrapped.
         """
         words = regions.index_select(2, self.columns)
-        shown = words.norm(dim=2, keepdim=True) > FEWEST
         mean = (regions.mean(1) - self.centre) / self.scale
         rest = torch.cat([self.page(words.mean(1)), mean], 1)
         wrapped = functional.pad(rest, (0, -rest.shape[1] % WIDTH)).view(len(rest), -1, WIDTH)
-        return torch.cat([self.region(unit(words)) * shown, wrapped], 1)
+        return torch.cat([weigh(words, self.weights), wrapped], 1)
 
     def forward(self, regions: Float[Tensor, "images rows width"]) -> ImageCodes:
         """Encode the screenshots of a batch, from their regions or from :meth:`fixed`."""
@@ -177,46 +192,44 @@ class ReadingImageEncoder(nn.Module):
 
 
 class ReadingCaptionEncoder(nn.Module):
-    """Encode a caption by its letters, with a learned map that is nearly the identity at first.
+    """Encode a caption by its sketch.
 
-    The map acts on the pooled vector, not on the one local vector.
+    The pooled vector is the mean row, whitened, then turned by a learned map that is close to the
+    identity at first. The local vectors are the rows of the weighted sketch.
     """
+
+    weights: Tensor
 
     def __init__(self, words: WordSides) -> None:
         super().__init__()
         self.whiten = Whiten(words.captions)
+        self.register_buffer("weights", words.weights.float())
         self.turn = nn.Linear(WIDTH, WIDTH)
         _begin_near_zero(self.turn)
 
     def forward(
-        self, written: Float[Tensor, "captions 256"], lengths: Int[Tensor, " captions"]
+        self, written: Float[Tensor, "captions 9216"], lengths: Int[Tensor, " captions"]
     ) -> CaptionCodes:
-        """Encode the captions of a batch from the vectors of their letters."""
-        letters = self.whiten(written)
+        """Encode the captions of a batch from their sketches."""
+        rows = written.float().view(-1, ROWS, WIDTH)
+        letters = self.whiten(rows.mean(1))
         turned = unit(letters + self.turn(letters))
-        return CaptionCodes(letters[:, None], turned, torch.ones_like(lengths))
+        return CaptionCodes(weigh(rows, self.weights), turned, torch.full_like(lengths, ROWS))
 
 
 def _begin_near_zero(layer: nn.Linear) -> None:
-    """Draw weights so small that the words decide at first, yet two networks differ."""
-    nn.init.normal_(layer.weight, std=_BEGINNING)
+    """Draw small weights: words decide at first, but two networks differ."""
+    nn.init.normal_(layer.weight, std=_INITIAL_DEVIATION)
     nn.init.zeros_(layer.bias)
 
 
 class ReadingSimilarity(BlockSimilarity):
-    """Score by the sum of two cosines: of the pooled vectors, and with the nearest region."""
+    """Score by the cosine of the pooled vectors plus the weighted cosine of the sketches."""
 
     def forward(
         self, images: ImageCodes, captions: CaptionCodes, *, logits: bool = False
     ) -> Float[Tensor, "images captions"]:
-        """Return the similarities of a block, in [-2, 2], or their logits."""
-        similarity = images.pooled @ captions.pooled.T + nearest_regions(images, captions)
-        return cosine_logits(similarity, 2.0) if logits else similarity
-
-
-def nearest_regions(images: ImageCodes, captions: CaptionCodes) -> Float[Tensor, "images captions"]:
-    """Return the largest cosine of a local vector of each image with one of each caption."""
-    regions, words = images.regions, captions.words
-    cosines = torch.einsum("iro,cwo->icrw", regions, words)
-    padding = ~word_mask(captions.lengths, words.shape[1], words.device)
-    return cosines.masked_fill(padding[None, :, None], -1.0).flatten(2).amax(2)
+        """Return the similarities of a block, in [-5, 5], or their logits."""
+        sketches = images.regions.flatten(1) @ captions.words.flatten(1).T
+        similarity = images.pooled @ captions.pooled.T + SKETCH_WEIGHT * sketches
+        return cosine_logits(similarity, BOUND) if logits else similarity

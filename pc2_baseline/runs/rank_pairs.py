@@ -71,23 +71,23 @@ class Ranking:
 
 @dataclass(frozen=True)
 class _Regions:
-    """Cosines of captions with the region of a page whose words are nearest to them."""
+    """Cosines of captions' sketches with pages' sketches, where a detector read words."""
 
     reading: Reading
     splits: Sequence[PairSet]
-    letters: Float[Tensor, "pairs 256"]
+    sketches: Float[Tensor, "pairs 36 256"]
 
     def of_each(self, rows: Int[Tensor, "pairs each"]) -> Float[Tensor, "pairs each"]:
         """Compare each pair's page with captions of its own."""
         parts = torch.split(rows, [*map(len, self.splits)])
-        best = self.reading.best_regions_of
-        return torch.cat([best(split, self.letters, part)
+        scores = self.reading.sketch_scores_of
+        return torch.cat([scores(split, self.sketches, part)
                           for split, part in zip(self.splits, parts, strict=True)])  # fmt: skip
 
     def of_all(self, rows: Int[np.ndarray, " some"]) -> Float[Tensor, "pairs some"]:
         """Compare each pair's page with the same captions."""
-        letters, best = self.letters[rows], self.reading.best_regions
-        return torch.cat([best(split, letters).float() for split in self.splits])
+        sketches, scores = self.sketches[rows], self.reading.sketch_scores
+        return torch.cat([scores(split, sketches).float() for split in self.splits])
 
 
 def rank_pairs(release: Path | str, output: Path | str, track: str | None = None) -> Ranking:
@@ -196,7 +196,8 @@ def _problem(
     read = torch.cat([reading.page_vectors(split) for split in splits])
     captions = torch.cat([letters, unit(captions)], 1)
     read = torch.cat([read * guess_scale(read, letters), nothing], 1)
-    regions = _Regions(reading, splits, letters)
+    sketches = torch.cat([reading.caption_sketches(split) for split in splits])
+    regions = _Regions(reading, splits, sketches)
     nearest = regions.of_each(torch.arange(len(pages))[:, None])[:, 0]
     return Problem(pages, captions, fold, read, nearest), regions
 

@@ -27,9 +27,8 @@ WEIGHTS = (1.0, 4.0, 4.0)
 more than the contents of its pages."""
 WORDS = slice(DIMENSION - word_vectors.WIDTH, DIMENSION)
 """Columns of the words among the stored numbers."""
-WORDS_LENGTH = 4.0
-"""Norm of the words of a region with many letters."""
-_LETTERS = 24.0  # Norm of a sum of letters' vectors at which the stored norm is half its maximum
+_WORDS_SCALE = 0.5
+"""Factor of the sketch of a page's words, whose rows are then about as long as the other parts."""
 
 _FLAT = 0.1  # Minimum contrast of a patch: root mean square deviation of pixel values in [0, 1]
 _HALF = 2
@@ -211,9 +210,7 @@ class PatchFeatures(nn.Module):
             for weight, block, rows in zip(WEIGHTS, self.blocks, described, strict=True)
         ]
         if self.words is not None:
-            sums = self.words(screenshots, regions)
-            # The norm grows with the text, up to 1 before scaling.
-            parts.append(WORDS_LENGTH * (sums / (sums.norm(dim=1, keepdim=True) + _LETTERS)))
+            parts.append(_WORDS_SCALE * self.words(screenshots, regions))
         energy = sum(weight**2 for weight in WEIGHTS)
         joined = torch.cat(parts, dim=1) * (DIMENSION / energy) ** 0.5
         return F.pad(joined, (0, DIMENSION - joined.shape[1]))  # if words are left out

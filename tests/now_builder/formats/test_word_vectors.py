@@ -1,4 +1,4 @@
-"""Vectors of letters: what they are made of, how texts are cut, how tokens become text again."""
+"""Sketches of texts and vectors of letters; how tokens become text again."""
 
 import hashlib
 
@@ -11,11 +11,12 @@ from now_builder.formats.word_vectors import (
     FORMAT,
     WIDTH,
     columns_attribute,
-    count_units,
+    count_grams,
     letter_vector,
     read_columns,
     spans,
     text_of_tokens,
+    text_sketch,
     unit_vector,
 )
 from now_builder.tokenize.bert import learn_wordpiece
@@ -63,12 +64,33 @@ def test_any_text_has_vectors_and_each_letter_its_place(text):
         assert abs(float(np.linalg.norm(unit_vector(one))) - 1) < 1e-5
 
 
-def test_the_vectors_are_a_format():
-    """A change of any number makes stored features unreadable: give it another name."""
-    assert FORMAT == "now-words/1"
+def test_runs_ignore_case_spaces_and_repeated_letters():
+    assert count_grams("A bB, Ａ!") == {
+        "a": 2, "b": 1, "ab": 1, "ba": 1, "aba": 1
+    }  # fmt: skip
+    assert count_grams("手机 网络")["机网"] == 1
+    assert not text_sketch("… !").any()
+
+
+def test_a_sketch_has_the_signed_logarithm_of_the_count_at_each_place():
+    slow = np.zeros(9216)
+    for gram, count in count_grams("banana bandana").items():
+        digest = hashlib.blake2b(gram.encode(), digest_size=8).digest()
+        number = int.from_bytes(digest, "little")
+        slow[number % 9216] += -count if number >= 1 << 63 else count
+    np.testing.assert_allclose(
+        text_sketch("Banana bandana"), np.sign(slow) * np.log1p(np.abs(slow)), atol=1e-6
+    )
+
+
+def test_the_numbers_are_a_format():
+    """Changed numbers make stored features unreadable, or a trained reader useless."""
+    assert FORMAT == "now-words/2"
     assert WIDTH == len(letter_vector("a")) == 256
     signs = np.concatenate([unit_vector(("<", "n", "o")), unit_vector(("网", "络", ""))]) > 0
     assert hashlib.sha256(np.packbits(signs).tobytes()).hexdigest()[:16] == "664d00d6f10a0e50"
+    places = np.flatnonzero(text_sketch("no 网络"))
+    assert hashlib.sha256(places.astype("<i4").tobytes()).hexdigest()[:16] == "653bf1706436c57b"
 
 
 CAPTIONS = [
@@ -82,7 +104,7 @@ def test_a_captions_tokens_join_to_its_words(name):
     learn = {"bert": learn_wordpiece, "bpe": learn_bpe}[name]
     made = learn(CAPTIONS, 600, 2)
     for caption, tokens in zip(CAPTIONS[:6], made.cut(CAPTIONS[:6]), strict=True):
-        assert count_units(text_of_tokens(tokens, name)) == count_units(caption)
+        assert count_grams(text_of_tokens(tokens, name)) == count_grams(caption)
 
 
 def test_tokens_of_other_tracks_are_words():
@@ -94,5 +116,5 @@ def test_tokens_of_other_tracks_are_words():
 def test_files_say_which_columns_hold_words():
     assert read_columns({"words": columns_attribute(slice(512, 768))}) == slice(512, 768)
     assert read_columns({}) is None
-    for other in ("now-words/9 0:256", "now-words/1 a:b", "now-words/1 0:5", "now-words/1"):
+    for other in ("now-words/1 0:256", "now-words/2 a:b", "now-words/2 0:5", "now-words/2"):
         assert read_columns({"words": other}) is None

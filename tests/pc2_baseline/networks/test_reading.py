@@ -34,10 +34,10 @@ def drawn(letters, seed, noise=0.3):
     words = ["".join(generator.choice(list(letters), 6)) for _ in range(4 * PAIRS)]
     texts = [" ".join(generator.choice(words, 5, replace=False)) for _ in range(PAIRS)]
     seen = SeenWords(COLUMNS, lambda: texts)
-    read = seen.letters[:, None] + noise * generator.normal(size=(PAIRS, 36, 256))
+    read = seen.sketches.reshape(PAIRS, 36, 256) + noise * generator.normal(size=(PAIRS, 36, 256))
     other = generator.normal(size=(PAIRS, 36, 3))
     regions = np.concatenate([other, read], 2).astype(np.float32)
-    return PairSet(regions, list(seen.letters), "", CPU, np.arange(PAIRS), None, seen)
+    return PairSet(regions, list(seen.sketches), "", CPU, np.arange(PAIRS), None, seen)
 
 
 def settings(*changes):
@@ -54,26 +54,27 @@ def test_a_fresh_network_compares_what_was_read_with_what_is_written():
     net, sizes = network(pairs)
     for layer in (net.images.project, net.captions.turn):
         torch.nn.init.zeros_(layer.weight)
-    found = net.eval().score_batch(pairs.batch(np.arange(PAIRS))).detach()
-    known = sizes.words
+    scores = net.eval().score_batch(pairs.batch(np.arange(PAIRS))).detach()
+    maps = sizes.words
     read = torch.from_numpy(pairs.regions[:, :, COLUMNS]).double()
-    letters = known.captions(torch.from_numpy(pairs.words.letters).double())
+    written = torch.from_numpy(pairs.words.sketches).double().reshape(-1, 36, 256)
+    weights = maps.weights
     for image in range(0, PAIRS, 7):
-        page = known.pages(read[image].mean(0))
-        regions = [known.regions(row / row.norm()) for row in read[image]]
+        page, shown = maps.pages(read[image].mean(0)), read[image] * weights
         for caption in range(0, PAIRS, 7):
-            nearest = max(float(region @ letters[caption]) for region in regions)
-            expected = float(page @ letters[caption]) + nearest
-            assert float(found[image, caption]) == pytest.approx(expected, abs=2e-3)
+            own = written[caption] * weights
+            cosine = float((shown * own).sum() / (shown.norm() * own.norm()))
+            pooled = float(page @ maps.captions(written[caption].mean(0)))
+            assert float(scores[image, caption]) == pytest.approx(pooled + 4 * cosine, abs=2e-3)
 
 
-def test_a_region_without_words_is_near_no_caption():
+def test_a_page_without_words_has_zero_local_vectors():
     pairs = drawn("abcdef", 0)
     pairs.regions[0, :, COLUMNS] = 0
     net, _ = network(pairs)
     codes = net.encode_images(pairs.image_batch(np.arange(2)))
     assert not codes.regions[0].any()
-    assert codes.regions[1].norm(dim=1).allclose(torch.ones(36))
+    assert float(codes.regions[1].norm()) == pytest.approx(1.0, abs=1e-5)
 
 
 @pytest.mark.parametrize("method", ["contrastive", "pc2-pooled"])
@@ -94,7 +95,7 @@ def with_words(tiny, tmp_path_factory):
     shutil.copytree(tiny, copy)
     for path in copy.rglob("*.h5"):
         with h5py.File(path, "r+") as file:
-            file.attrs["words"] = "now-words/1 512:768"
+            file.attrs["words"] = "now-words/2 512:768"
     return copy
 
 

@@ -43,7 +43,7 @@ def test_where_the_detector_read_its_words_are_begun_with(release, tmp_path):
     copy = shutil.copytree(release, tmp_path / "release")
     for path in copy.rglob("*.h5"):
         with h5py.File(path, "r+") as file:
-            file.attrs["words"] = "now-words/1 512:768"
+            file.attrs["words"] = "now-words/2 512:768"
     assert read_settings(*default_preset(release, [])).model.similarity == "pooled"
     assert read_settings(*default_preset(copy, [])).model.similarity == "reading"
     chosen = read_settings(*default_preset(copy, ["model.similarity=pooled"]))

@@ -14,7 +14,7 @@ from sklearn.metrics import roc_auc_score
 
 from now_builder.errors import FormatError, TrainingError
 from now_builder.formats.release import open_regions, read_pairs, write_pairs
-from now_builder.formats.word_vectors import count_units, unit_vector
+from now_builder.formats.word_vectors import text_sketch
 from pc2_baseline.config import Plan
 from pc2_baseline.data.planted import plant
 from pc2_baseline.methods.ridge import Problem
@@ -187,10 +187,9 @@ def read(noisy, tmp_path_factory):
             for row, key in enumerate(file["keys"].asstr()[:]):
                 regions = draws.normal(size=(36, 768))
                 shown = " ".join(f"w{c}" for c in str(truth.concepts[key]).split())
-                total = sum(n * unit_vector(unit) for unit, n in count_units(shown).items())
-                regions[:, 512:] = total + 0.3 * regions[:, 512:]
+                regions[:, 512:] = text_sketch(shown).reshape(36, 256) + 0.3 * regions[:, 512:]
                 file["regions"][row] = regions
-            file.attrs["words"] = "now-words/1 512:768"
+            file.attrs["words"] = "now-words/2 512:768"
     return folder
 
 

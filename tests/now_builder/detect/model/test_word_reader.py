@@ -1,4 +1,4 @@
-"""The word reader: contrast, which letters count for which region, what the shipped one reads."""
+"""The word reader: contrast, the cells that it reads, the letters that the shipped one names."""
 
 import math
 
@@ -11,14 +11,13 @@ from torch.nn import functional
 from now_builder.detect.model import word_reader
 from now_builder.detect.model.weights import find_weights, load_detector, to_inference
 from now_builder.detect.model.word_reader import (
-    ACROSS,
-    DOWN,
     WordReader,
     letters,
     local_contrast,
+    readable_letters,
     surest,
 )
-from now_builder.formats.word_vectors import count_units, unit_vector
+from now_builder.formats.word_vectors import letter_vector, text_sketch
 
 PAGE = (360, 640)
 WHOLE = torch.tensor([[0.0, 0.0, 360.0, 640.0]])
@@ -45,11 +44,6 @@ def write(*lines, size=16, ink=0, back=255):
     for number, line in enumerate(lines):
         pen.text((40, 80 + number * 6 * size), line, font=font, fill=(ink,) * 3)
     return torch.from_numpy(np.array(image.reduce(2)).transpose(2, 0, 1))[None]
-
-
-def vector(text):
-    total = sum(count * unit_vector(unit) for unit, count in count_units(text).items())
-    return functional.normalize(torch.from_numpy(total), dim=0)
 
 
 def test_contrast_is_the_distance_from_the_mean_in_deviations():
@@ -96,28 +90,55 @@ def test_logits_of_every_third_cell_are_those_of_all(reader):
     assert torch.allclose(some, logits[:, :, ::3], atol=1e-6)
 
 
-def test_a_region_sums_the_letters_whose_cells_it_contains(reader, monkeypatch):
-    """Against a loop over the cells, at both scales; each counts for one and a half."""
+def test_a_letter_is_named_by_the_nearest_vector_of_all(reader, monkeypatch):
+    """Against one product with all letters, of alphabets and of others, and of nearly none."""
+    monkeypatch.setattr(word_reader, "_NAMED", 16)
+    known, alphabets = readable_letters()
+    assert len({*known}) == len(known)
+    assert known[:alphabets].isalnum()
+    generator = np.random.default_rng(0)
+    shown = ["a", "9", "ж", "ש", "ü", "ひ", "网", "語", "한", "灣"] * 5
+    noise = 0.05 * generator.normal(size=(50, 256))
+    vectors = np.stack([*map(letter_vector, shown)]) + noise
+    vectors[:3] = generator.normal(size=(3, 256))
+    vectors = functional.normalize(torch.from_numpy(vectors).float(), dim=1)
+    named = reader.name_letters(vectors)
+    table = torch.from_numpy(np.stack([*map(letter_vector, known)]))
+    cosine, nearest = (vectors @ table.T).max(1)
+    assert named.tolist() == torch.where(cosine < 0.3, -1, nearest).tolist()
+    assert [known[number] for number in named[3:]] == shown[3:]
+    doubled = reader.name_letters(vectors.repeat_interleave(2, dim=0))
+    assert doubled.tolist() == named.repeat(2).tolist()
+    assert len(reader.name_letters(vectors[:0])) == 0
+
+
+def test_a_page_is_read_by_cell_and_its_regions_get_rows_of_its_sketch(reader, monkeypatch):
+    """Against a loop over the cells, at both scales."""
     monkeypatch.setattr(word_reader, "_CHUNK", 128)
-    monkeypatch.setattr(word_reader, "_FEWEST", 16)
+    monkeypatch.setattr(word_reader, "_MULTIPLE", 16)
+    monkeypatch.setattr(word_reader, "_LEAST", 0.1)
+    monkeypatch.setattr(word_reader, "_SAME", 2.0)
     generator = torch.Generator().manual_seed(1)
     page = torch.randint(0, 256, (1, 3, 320, 180), dtype=torch.uint8, generator=generator)
-    boxes = torch.tensor([[0.0, 0.0, 180.0, 320.0], [33.0, 50.0, 120.0, 90.0], [5.0, 5, 6, 6]])
+    boxes = torch.tensor([[0.0, 0.0, 180.0, 320.0]] * 40)
+    known, text = readable_letters()[0], ""
     with torch.inference_mode():
-        found = reader(torch.cat([page, page.flip(3)]), [boxes, boxes[:1]])[:3]
-        slow = torch.zeros(3, 256)
+        both = torch.cat([page.flip(3), page])
+        rows = reader(both, [boxes[:1], boxes])[1:]
         grey = page.float().mean(1, keepdim=True) / 255
         seen = [reader.maps(functional.avg_pool2d(grey, scale)) for scale in (1, 2)]
         chosen = surest([logits[:, :, ::3] for _, logits in seen])
-        for scale, (maps, _), shown in zip((1, 2), seen, chosen, strict=True):
+        for (maps, _), shown in zip(seen, chosen, strict=True):
             for row, column in torch.stack(letters(shown[0]), 1).tolist():
                 place = [torch.tensor([each]) for each in (0, row, column)]
-                across, down = (column + 0.5) * ACROSS * scale, (row + 0.5) * DOWN * scale
-                for number, (left, top, right, bottom) in enumerate(boxes.tolist()):
-                    if left <= across < right and top <= down < bottom:
-                        slow[number] += 1.5 * reader.read(maps, tuple(place))[0]
-    assert torch.allclose(found, slow, atol=1e-3)
-    assert not found[2].any()
+                number = int(reader.name_letters(reader.read(maps, tuple(place)))[0])
+                text += known[number] if number >= 0 else ""
+        assert len(text) > 20
+        right_to_left = word_reader._RIGHT_TO_LEFT.sub(lambda run: run[0][::-1], text)
+        assert reader.read_texts(both)[1] == right_to_left
+    sketch = text_sketch(right_to_left).reshape(36, 256)
+    np.testing.assert_array_equal(rows[:36], sketch)
+    np.testing.assert_array_equal(rows[36:], sketch[:4])
 
 
 def test_a_page_whose_sides_are_no_whole_number_of_cells_is_read(reader):
@@ -127,12 +148,14 @@ def test_a_page_whose_sides_are_no_whole_number_of_cells_is_read(reader):
 
 @pytest.mark.parametrize(("size", "ink", "back"), [(14, 0, 255), (24, 255, 30)], ids=str)
 def test_the_shipped_reader_tells_lines_apart(shipped, size, ink, back):
-    """Each line is nearest to its own text, among texts of one language, at both scales."""
+    """Each line shares most with its own text, among texts of one language, at both scales."""
     lines = ["Bakery and coffee", "Hiking in Norway", "Guitar lessons", "Tax advisers",
              "Used cars for sale"]  # fmt: skip
     pages = [write(line, size=size, ink=ink, back=back) for line in lines]
     with torch.inference_mode():
-        read = functional.normalize(torch.cat([shipped(page, [WHOLE]) for page in pages]), dim=1)
-    cosines = read @ torch.stack([vector(line) for line in lines]).T
+        assert shipped.read_texts(torch.full_like(pages[0], back)) == [""]
+        read = [shipped(page, [WHOLE.expand(36, 4)]).flatten() for page in pages]
+    written = torch.from_numpy(np.stack([*map(text_sketch, lines)]))
+    cosines = functional.normalize(torch.stack(read)) @ functional.normalize(written).T
     assert cosines.argmax(1).tolist() == [0, 1, 2, 3, 4]
     assert cosines.diagonal().min() > 0.25
