@@ -136,7 +136,7 @@ def test_pickled_weights_are_read_where_there_are_no_others_but_run_no_code(
             return (tmp_path.joinpath("harm").write_text, ("done",))
 
     torch.save({"logit_scale": Harm()}, pickled / "pytorch_model.bin")
-    with pytest.raises(ConfigError, match="a pickle of more than tensors"):
+    with pytest.raises(ConfigError, match="a pickle with other objects than tensors"):
         PictureEncoder(str(pickled), CPU)
     assert not (tmp_path / "harm").exists()
 
@@ -228,5 +228,7 @@ def test_a_model_of_the_hub_is_downloaded_without_its_pickle_where_there_are_saf
 
 def test_a_model_without_one_vector_for_each_is_named():
     for output in (object(), torch.zeros(2, 3, 4)):
-        with pytest.raises(ConfigError, match=r"model 'odd': .*returns no single vector for each"):
+        with pytest.raises(
+            ConfigError, match=r"model 'odd': .*does not return one vector per input"
+        ):
             _vectors("odd", output)

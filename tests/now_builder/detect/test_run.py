@@ -270,7 +270,7 @@ def test_machines_of_two_kinds_make_one_file(draw, settings, tmp_path, monkeypat
         ({"words": False}, "with words '.*', now without"),
         ({"precision": "bf16"}, "with precision 'mixed', now 'bf16'"),
     ):
-        with pytest.raises(ConfigError, match=rf"/f\.h5: made {problem}; --force"):
+        with pytest.raises(ConfigError, match=rf"/f\.h5: made {problem}. Give --force"):
             detect(drawn, tmp_path / "f.h5", shares[1].model_copy(update=changed))
     assert detect(drawn, tmp_path / "f.h5", shares[1]).pages == 2
     assert detect(drawn, tmp_path / "f.h5", settings).fresh == 0

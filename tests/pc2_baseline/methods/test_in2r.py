@@ -129,12 +129,10 @@ def test_a_step_takes_the_sum_of_both_losses(divided, steps, spy):
     method, pairs = divided("in2r")
     remember(method, 1)
     calls = spy(method, "_clean_loss", "_rectification_loss")
-    views = spy(in2r, "triplet_hardest")
     figures, _ = method._rectify(pairs, 1, 0)
     (_, _, (clean, _)), (_, _, noisy) = calls
     assert steps[-1][0] == pytest.approx(float((clean + noisy).detach()), rel=1e-5)
     assert figures["loss_noisy"] == pytest.approx(noisy.item())
-    assert all((matrix.diagonal() < 0.999).all() for _, (matrix, _), _ in views[1:]), "two views"
 
 
 def test_counterparts_are_the_other_halves_of_the_nearest_pairs():

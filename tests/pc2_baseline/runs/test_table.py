@@ -303,7 +303,9 @@ def test_a_folder_with_other_runs_in_it_is_refused_before_anything_starts(made, 
             tables.make_table(replace(work, rows=changed, seeds=seeds))
     plant(tmp_path / "other", Plan(train=24, dev=8, test=8, seed=5))
     other = replace(work, release=tmp_path / "other", rows=rows_but(work, "lost"))
-    with pytest.raises(ConfigError, match=r"one/seed-0: not a finished run on .*other, whose"):
+    with pytest.raises(
+        ConfigError, match=r"one/seed-0: not a finished run on .*other; give another OUT"
+    ):
         tables.make_table(other)
     with (
         lock_run(tmp_path / "out"),

@@ -183,10 +183,10 @@ def test_the_same_command_on_a_finished_run_says_so_and_changes_nothing(
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"best_epoch": 99}, "best_epoch 99 and 4 epochs"),
+        ({"best_epoch": 99}, "best_epoch 99, 4 epochs"),
         ({"best_rsum": float("nan")}, "best_rsum: expected a finite number"),
         ({"files": {}}, "files is {}, expected file names"),
-        ({"files": {"networks": "../run.toml"}}, "files is .*, expected names"),
+        ({"files": {"networks": "../run.toml"}}, "files is .*, expected file names"),
     ],
 )
 def test_a_state_whose_fields_do_not_go_together_is_one_line(
