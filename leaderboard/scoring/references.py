@@ -50,7 +50,7 @@ def _labels(
     come from the attributes, else from ``pairs.parquet``. The attributes are a CSV or Parquet file
     with ``url`` or ``key``, and any of ``lang``, ``topic``, ``caption_topic`` (default: the same as
     ``topic``), ``ocr`` (text on the screenshot, read by ``now-builder ocr``) and ``text`` (text
-    that the browser laid out, ``--elements``).
+    of the page's layout, ``ocr --elements``).
 
     Raises:
         FormatError: If the attributes lack these columns or a pair, or have two different rows for
@@ -107,8 +107,8 @@ def _join_attributes(attributes: Path, pairs: Sequence[Pair]) -> dict[str, list[
     table = read_frame(attributes)
     name = next((name for name in ("key", "url") if name in table), None)
     labels = [column for column in _LABELS if column in table]
-    if name is None or not {"lang", "topic", "ocr"} & {*labels}:
-        expected = "expected key or url, and lang, topic (and caption_topic) or ocr among them"
+    if name is None or not {"lang", "topic", *_TEXTS} & {*labels}:
+        expected = "expected key or url, and lang, topic (and caption_topic), ocr or text"
         raise FormatError(attributes, f"columns {sorted(table)}, {expected}")
     table = table[[name, *labels]]
     empty = table.isna() | (table == "")

@@ -211,7 +211,7 @@ def read_screens(
     tables = []
 
     def text_of(capture: Capture) -> tuple[str, str]:
-        return capture.key, "\n".join(box.text for box in read(capture))
+        return capture.key, " ".join(box.text for box in read(capture))
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         shards = complete_shards(captures) if test_of is None else sorted(shots)
@@ -235,7 +235,7 @@ def read_screens(
 def read_elements(captures: Path, output: Path, test_of: Path | None = None) -> ScreenTexts:
     """Write a table of the text that the browser laid out on each first screen: key and text.
 
-    It is what OCR without errors would read: the lines of visible elements, in document order.
+    OCR without errors would read this text. It contains visible elements in document order.
 
     Args:
         captures: Folder made by crawl.
@@ -254,7 +254,7 @@ def read_elements(captures: Path, output: Path, test_of: Path | None = None) -> 
         raise FormatError(test_of or captures, "no page with text")
     shards = sorted({int(key.partition("_")[0]) for key in keys} & {*complete_shards(captures)})
     rows = [
-        (key, "\n".join(one.text for one in elements if one.visible and one.text_box and one.text))
+        (key, " ".join(one.text for one in elements if one.visible and one.text_box and one.text))
         for key, elements in stream_elements(captures, frozenset(keys), shards)
     ]
     if missing := keys - {key for key, _ in rows}:
@@ -266,5 +266,7 @@ def read_elements(captures: Path, output: Path, test_of: Path | None = None) -> 
 
 def _lines(rows: Iterable[tuple[str, str]]) -> str:
     table = io.StringIO()
-    csv.writer(table, lineterminator="\n").writerows(rows)
+    # On one line, since a line of a page may look like a record after a quote that nobody closed.
+    one_line = ((key, " ".join(text.split())) for key, text in rows)
+    csv.writer(table, lineterminator="\n").writerows(one_line)
     return table.getvalue()

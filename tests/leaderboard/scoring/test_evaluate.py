@@ -87,17 +87,18 @@ def test_the_references_are_those_of_the_labels(release, gallery, attributes):
     assert references_of(release, gallery, "test") == {"chance": 200 * 16 / N, "lang": 350}
 
 
+@pytest.mark.parametrize("column", ["ocr", "text"])
 def test_text_on_the_screenshot_is_compared_with_the_captions_letter_by_letter(
-    tmp_path, release, gallery
+    tmp_path, release, gallery, column
 ):
     """The table has a row per page, with quotes and line breaks; a page may have no text."""
     pairs = [pair for pair in read_pairs(release) if pair.split == "test"]
     table = pd.DataFrame({"key": [pair.key for pair in pairs]})
     for name, change in (("same", str), ("none", lambda _: ""), ("case", str.upper)):
-        table["ocr"] = [f'{change(pair.caption)}\n"' for pair in pairs]
+        table[column] = [f'{change(pair.caption)}\n"' for pair in pairs]
         table.to_csv(tmp_path / f"{name}.csv", index=False)
     found = {
-        name: references_of(release, gallery, "test", tmp_path / f"{name}.csv")["ocr"]
+        name: references_of(release, gallery, "test", tmp_path / f"{name}.csv")[column]
         for name in ("same", "none", "case")
     }
     captions = [pair.caption for pair in pairs]
