@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from PIL import Image, ImageDraw, ImageFont
 from torch import nn
 from torchvision.ops import roi_align
 
@@ -60,7 +61,11 @@ def test_a_model_in_bfloat16_keeps_its_pixel_statistics_and_stays_close(make_mod
 def test_mixed_reads_in_bf16_and_leaves_the_regions_alone():
     model, card = load_detector(find_weights(None), CPU)
     assert card.model.words
-    pages = torch.randint(0, 256, (2, 3, 640, 360), dtype=torch.uint8)
+    page = Image.new("RGB", (360, 640), "white")
+    pen, font = ImageDraw.Draw(page), ImageFont.load_default(14)
+    for top in range(10, 620, 24):
+        pen.text((10, top), f"row {top} of words about the weather", "black", font)
+    pages = torch.from_numpy(np.array(page)).permute(2, 0, 1)[None].repeat(2, 1, 1, 1)
     boxes = [torch.tensor([[0.0, 0, 360, 320], [0, 320, 360, 640]])] * 2
     with torch.inference_mode():
         exact = to_inference(copy.deepcopy(model), "fp32")
