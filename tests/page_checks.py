@@ -37,7 +37,7 @@ OPEN = "document.querySelectorAll('details').forEach((details) => { details.open
 
 
 def complaints(page):
-    """Return what is wrong with an open page at three widths, light and dark."""
+    """Return the faults of an open page at three widths, light and dark."""
     wrong = []
     page.evaluate(OPEN)
     for scheme in ("light", "dark"):

@@ -46,7 +46,7 @@ class Scale:
     """Sizes of the data and of the measured part.
 
     Attributes:
-        images: Images with features on the device, from which the pairs are drawn.
+        images: Images with features on the device; pairs are drawn from them.
         pairs: Pairs of the shortened epoch that is timed.
         dev: Pairs scored after an epoch.
     """

@@ -74,7 +74,7 @@ def read_source(release: Path, settings: ExportSettings) -> Source:
         FormatError: If release or captures are damaged, or the captures are of another release.
     """
     if settings.captures is None and settings.to != "parquet":
-        remedy = "Give as --captures the folder from which the release was packaged"
+        remedy = "Give the captures folder of the release as --captures"
         raise ConfigError(f"--to {settings.to} needs screenshots. {remedy}")
     if (settings.tokens or settings.regions) and settings.to != "parquet":
         raise ConfigError(f"--tokens and --regions need --to parquet, found --to {settings.to}")

@@ -53,7 +53,7 @@ class In2rSettings(TripletSettings, DivisionSettings, SoftmaxSettings):
     """IN2R (Liu et al., ICML 2026): targets of noisy pairs from their nearest clean neighbours."""
 
     neighbours: PositiveInt = Field(
-        5, description="K: stored pairs from which the prototype of a noisy pair is made."
+        5, description="K: stored pairs that form the prototype of a noisy pair."
     )
     memory: Annotated[int, Field(ge=1)] = Field(
         65_536,

@@ -23,7 +23,7 @@ EpochOutputs = Mapping[str, Mapping[str, Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes from which a method is built.
+    """Input sizes of a method.
 
     Attributes:
         pairs: Number of training pairs.

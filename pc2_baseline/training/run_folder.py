@@ -49,7 +49,7 @@ class ReleaseRecord(Strict):
 
     @property
     def sizes(self) -> Sizes:
-        """Sizes from which a method is built."""
+        """Input sizes of the method."""
         return Sizes(self.pairs, self.features, self.vocabulary)
 
     @property

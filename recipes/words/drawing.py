@@ -22,7 +22,7 @@ ROWS, COLUMNS = HEIGHT // DOWN, WIDTH // ACROSS
 SIZES = (10.0, 24.5)
 """Font sizes, in px, that the reader learns at one scale of the page."""
 UNCLEAR = (8.0, 29.0)
-"""Font sizes, in px, outside of which text counts as none."""
+"""Minimum and maximum font size of text, in px."""
 
 _SCALE = 2
 """Pixel ratio: words are drawn larger and scaled down, as on a phone."""

@@ -16,8 +16,8 @@ _TRACE = 0.015
 _SMALL = 1024
 """Area of a box in pixels below which its text is for screen readers only."""
 _OVER = 0.25
-"""Sum of the shares of a block and of its text that show something else, from which the block is an
-alternative to it."""
+"""Minimum sum of the shares of a block and of its text that show something else, for the block to
+be an alternative to it."""
 
 _Squares = Bool[np.ndarray, "rows columns"]
 

@@ -50,8 +50,8 @@ _PAGE_MB = 1500
 """Maximum memory of a process, which mostly belongs to one page; it is killed if it uses more."""
 
 _MOST_MB, _FEWEST_PAGES = 2000, 20
-"""Memory of all processes of a browser from which it is replaced earlier, and minimum pages until
-then: otherwise each large page would need a new browser."""
+"""Memory of a browser's processes that replaces it earlier, and minimum pages before that, so that
+not each large page needs a new browser."""
 
 _NOWHERE = "http://127.0.0.1:9"
 """Proxy of the browser's own requests, which thus fail: nothing listens there."""

@@ -28,7 +28,7 @@ _FLOOR = 0.03
 EDITION = "3"
 """Attribute ``words_edition`` of feature files; change it when pages are read differently."""
 SCALES = (1, 2)
-"""Factors by which pages are shrunk; fonts of 10 to 20 px are read at each scale."""
+"""Scale factors of pages; fonts of 10 to 20 px are read at each scale."""
 EVERY = 3
 """Step between the cells of a row that are read; a letter covers several cells."""
 _CHUNK, _MULTIPLE = 4096, 256
