@@ -10,7 +10,7 @@ from leaderboard.metrics import recalls
 from leaderboard.submission.archive import open_submission
 from leaderboard.submission.gallery import read_gallery
 from now_builder.errors import ConfigError, FormatError
-from now_builder.formats.word_vectors import WIDTH
+from now_builder.formats.word_vectors import ROWS, WIDTH
 from pc2_baseline.config import NETWORKS as ALL
 from pc2_baseline.config import read_settings
 from pc2_baseline.methods.one_network import make_network
@@ -32,9 +32,9 @@ SMALL = [
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_method_of_two_peers_takes_any_network(on_tiny, kind):
     method, pairs = on_tiny("pc2-paper/demo", f"model.similarity={kind}")
-    if kind == "reading":  # which has letters in place of tokens
-        letters = np.random.default_rng(0).standard_normal((len(pairs), WIDTH), np.float32)
-        pairs = replace(pairs, captions=list(letters))
+    if kind == "reading":  # which has sketches in place of tokens
+        sketches = np.random.default_rng(0).standard_normal((len(pairs), ROWS * WIDTH), np.float32)
+        pairs = replace(pairs, captions=list(sketches))
     assert np.isfinite([*method.fit_epoch(pairs, 0).values()]).all()
     assert np.isfinite(method.similarity(pairs)).all()
 
@@ -159,6 +159,6 @@ def test_runs_of_different_data_are_not_averaged(runs, tiny, planted, tmp_path):
     np.save(tmp_path / "noise.npy", np.roll(np.arange(24), 1))
     noisy = read_settings("sgr", [*small, f"data.noise_file={tmp_path / 'noise.npy'}"])
     train(tiny, tmp_path / "noisy", noisy)
-    with pytest.raises(ConfigError, match=r"noisy: the noise file \w{12}, expected .* none"):
+    with pytest.raises(ConfigError, match=r"noisy: the noise file \w{12}, but .* has none"):
         predict([runs / "sgr", tmp_path / "noisy"], "test", out)
     assert not out.exists()
