@@ -245,7 +245,7 @@ def test_a_description_that_was_edited_is_refused_before_anything_is_written(
 
 def test_settings_that_do_not_go_together_are_one_clear_line(small_release, tmp_path):
     for settings, problem in (
-        ({"to": "mteb"}, "--to mteb needs screenshots. Give as --captures"),
+        ({"to": "mteb"}, "--to mteb needs screenshots. Give the captures folder"),
         ({"to": "beir", "captures": Path("none"), "tokens": True}, "--to parquet, found --to beir"),
     ):
         with pytest.raises(ConfigError, match=problem):
