@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,18 +49,24 @@ def fast_float32(width: int) -> Iterator[bool]:
 
 
 @contextmanager
-def small_products() -> Iterator[None]:
-    """Do not use oneDNN for float32 products on the CPU.
-
-    Compiling its kernel for a shape takes longer than a product of some dozen rows.
-    """
-    switch = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+def _in_float32(switch: Any) -> Iterator[None]:
+    """Do the products of a backend of torch in float32."""
     before = switch.fp32_precision
     switch.fp32_precision = "ieee"
     try:
         yield
     finally:
         switch.fp32_precision = before
+
+
+@contextmanager
+def small_products() -> Iterator[None]:
+    """Do not use oneDNN for float32 products on the CPU.
+
+    Compiling its kernel for a shape takes longer than a product of some dozen rows.
+    """
+    with _in_float32(torch.backends.mkldnn.matmul):  # type: ignore[attr-defined]
+        yield
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor, *, relu: bool = False) -> Tensor:
@@ -88,13 +95,8 @@ def multiplies_in_bf16() -> bool:
 @contextmanager
 def whole_float32() -> Iterator[None]:
     """Do a GPU's float32 products in float32, also with ``train.tf32``."""
-    switch = torch.backends.cuda.matmul
-    before = switch.fp32_precision
-    switch.fp32_precision = "ieee"
-    try:
+    with _in_float32(torch.backends.cuda.matmul):
         yield
-    finally:
-        switch.fp32_precision = before
 
 
 @cache
