@@ -156,6 +156,18 @@ def device():
     return torch.device(name)
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator[object]:
+    from now_builder.machine.chromium import find_chromium
+
+    driver = pytest.importorskip("playwright.sync_api")
+    with driver.sync_playwright() as playwright:
+        path = find_chromium()
+        chromium = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
 @pytest.fixture
 def full_float32():
     """Float32 in all its digits: by default cuDNN rounds it to TF32 in convolutions and GRUs."""

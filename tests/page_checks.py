@@ -20,6 +20,7 @@ CONTRAST = """() => {
   for (const e of document.querySelectorAll(texts)) {
     if (!e.textContent.trim() || !e.getClientRects().length || e.disabled) continue;
     const style = getComputedStyle(e);
+    if (style.opacity === '0') continue;
     const colour = parse(e.tagName === 'text' ? style.fill : style.color);
     const [a, b] = [bright(colour), bright(behind(e))].sort((x, y) => y - x);
     const words = e.textContent.trim().slice(0, 40);

@@ -16,13 +16,14 @@ from now_builder.tokenize.run import tokenize
 from now_builder.tokenize.settings import TokenizeSettings
 from tests.end_to_end.documented import DOCS, ROOT
 from tests.now_builder.conftest import write_small_crawl, write_small_features
+from tests.page_checks import complaints
 
 pytestmark = pytest.mark.release
 TEMPLATES = Path(str(distribution("nbconvert").locate_file(""))).parents[2] / "share/jupyter"
 """Of the environment that nbconvert is in; the wheel's lies above it."""
 
 
-def test_the_site_builds_with_links_that_hold_and_nothing_from_other_hosts(tmp_path: Path) -> None:
+def test_the_site_builds_with_links_that_hold_and_is_readable(tmp_path: Path, browser) -> None:
     site = tmp_path / "site"
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", site],
@@ -41,6 +42,12 @@ def test_the_site_builds_with_links_that_hold_and_nothing_from_other_hosts(tmp_p
     formats = pages[site / "formats.html"]
     assert "<td><code>url_canonical</code></td>" in formats, "a class's fields"
     assert "Fields: <code>" not in formats
+    page, wrong = browser.new_page(), {}
+    for path in pages:
+        page.goto(path.as_uri())
+        wrong[path.name] = complaints(page)
+    page.close()
+    assert {name: found for name, found in wrong.items() if found} == {}
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
-"""A release of the small crawl, with a run on it in the documented format, and a browser."""
+"""A release of the small crawl, with a run on it in the documented format."""
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 from now_builder.formats.io import write_json
 from now_builder.formats.release import read_manifest, read_pairs, write_pairs
 from now_builder.formats.shard import read_captures, read_rows, write_shard
-from now_builder.machine.chromium import find_chromium
 
 HOSTILE = [
     "</script><img src=x onerror=\"document.title='owned'\">",
@@ -80,14 +78,3 @@ def run(world: World, tmp_path: Path) -> Path:
         '[settings.data]\ntokenizer = "bpe"\n[settings.method]\nname = "crossfit"\n'
     )
     return folder
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[object]:
-    driver = pytest.importorskip("playwright.sync_api")
-    with driver.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=find_chromium(), args=["--no-sandbox"]
-        )
-        yield chromium
-        chromium.close()

@@ -24,6 +24,7 @@ from pc2_baseline.runs.open_run import similarity
 from pc2_baseline.runs.train import train
 from pc2_baseline.training.checkpoint import read_state
 from pc2_baseline.training.run_folder import read_run
+from tests.page_checks import complaints
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,16 @@ def test_captions_are_escaped_and_nothing_is_loaded(world, tmp_path):
     assert "<script" not in text
     assert "&lt;script&gt;" in text
     assert set(re.findall(r'src="([^,"]*)', text)) == {"data:image/jpeg;base64"}
+
+
+@pytest.mark.browser
+def test_the_page_can_be_read_at_every_width(world, tmp_path, browser):
+    path = tmp_path / "page.html"
+    examples(world.run, world.captures, path, Choice(truth=world.truth))
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    assert complaints(page) == []
+    page.close()
 
 
 def test_a_page_that_was_not_captured_has_no_picture_and_the_others_have(world, tmp_path):

@@ -42,6 +42,7 @@ from pc2_baseline.runs.table_files import (
 )
 from pc2_baseline.training.checkpoint import read_state
 from pc2_baseline.training.trainer import lock_run
+from tests.page_checks import complaints
 
 SMALL = """
 extends = "sgr"
@@ -195,6 +196,14 @@ def test_all_four_formats_hold_the_same_rows_and_can_be_read(made):
     rows = [row for row in latex.splitlines() if row.endswith(r"\\")]
     assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {len(cells[0]) - 1}
     assert len(re.findall(r"\\textbf", latex)) == markdown.count("**") / 2
+
+
+@pytest.mark.browser
+def test_the_tables_page_can_be_read_at_every_width(made, browser):
+    page = browser.new_page()
+    page.goto((made[0] / "table.html").as_uri())
+    assert complaints(page) == []
+    page.close()
 
 
 def test_reported_rows_are_marked_and_never_rivals_of_ours(made, tiny, tmp_path):
