@@ -36,8 +36,11 @@ _CAPTION = 400
 _COMMONEST = 5
 _EXTREMES = 12
 """Number of pairs of each kind: least clean, doubtful, cleanest."""
-_BLUE, _GREY = "#0072B2", "#8C8C8C"
-"""Colours of drawings, for light and dark pages."""
+_FILL, _TEXT = "#8cc1bb", "#5f5b54"
+_DARK = f"""<style>@media (prefers-color-scheme: dark) {{
+[style*="{_FILL}"] {{ fill: #2b6d67 !important }} [style*="{_TEXT}"] {{ fill: #a9a59c !important }}
+}}</style></svg>"""
+"""Colours of the page's style sheet, which a picture in a data URI cannot refer to."""
 _MAX_MB = 10
 """Maximum size of the page in megabytes, so that a mail can carry it; pictures shrink to fit."""
 
@@ -165,13 +168,14 @@ def histogram(edges: np.ndarray, counts: Sequence[int] | np.ndarray) -> str:
     with mpl.rc_context({"font.size": 9, "svg.hashsalt": "report"}):
         figure = Figure(figsize=(3.6, 1.4), layout="constrained")
         axes = figure.subplots()
-        axes.stairs(counts, edges, fill=True, color=_BLUE)
+        axes.stairs(counts, edges, fill=True, color=_FILL)
         axes.set_yticks([])
-        axes.tick_params(colors=_GREY)
+        axes.tick_params(colors=_TEXT)
         axes.spines[:].set_visible(False)
         drawing = StringIO()
         figure.savefig(drawing, format="svg", transparent=True, metadata={"Date": None})
-    return f"data:image/svg+xml;base64,{b64encode(drawing.getvalue().encode()).decode()}"
+    text = drawing.getvalue().replace("</svg>", _DARK)
+    return f"data:image/svg+xml;base64,{b64encode(text.encode()).decode()}"
 
 
 def _detected(statistics: ReleaseStatistics) -> str:
