@@ -1,14 +1,9 @@
-"""Draw rSum and AUROC of the division against the number of training pairs.
+"""Draw rSum, over all test pairs and within sites, against the number of training pairs.
 
-Make a table for each number of pairs, then draw:
+The commands are in docs/tables.md; OUT is with/PAIRS for features with words, without/PAIRS for
+features without:
 
-for pairs in 1000 2000 4000 8000; do
-  now-builder package captures features.h5 captions release-$pairs --train $pairs --split-by page
-  pc2-baseline make-noise release-$pairs noise-$pairs.npy --mismatch 0.4 --protocol captions
-  pc2-baseline table release-$pairs growth/$pairs --methods contrastive,ridge,pc2-pooled --on demo \
-    --tokenizers bert --set data.noise_file=noise-$pairs.npy
-done
-python docs/figures/growth.py docs/figures/growth.png growth/1000 growth/2000 growth/4000 …
+python docs/figures/growth.py docs/figures/growth.png with/* without/*
 """
 
 import csv
@@ -18,42 +13,56 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-PANELS = (("rsum", "rSum on test"), ("auroc", "AUROC of the division"))
+REFERENCES = {"language alone": 80.0, "language and site": 312.2}
+PANELS = (
+    ("rsum", "rSum", REFERENCES),
+    ("within_site_rsum", "rSum within sites", {"chance": 216.9}),
+)
+"""Column, title and references."""
+COLOURS = ("#0b6b66", "#7a3b8f", "#9a3412", "#6f6044", "#5f5b54")
+Line = dict[str, str]
 
 
-def read_lines(table: Path) -> list[dict[str, str]]:
+def read_lines(table: Path) -> list[Line]:
     """Return the rows of the methods in a table."""
     with (table / "table.csv").open(encoding="utf-8", newline="") as file:
         return [line for line in csv.DictReader(file) if line["evidence"] == "scored"]
 
 
-def draw(out: Path, tables: dict[int, list[dict[str, str]]]) -> None:
-    """Draw a curve for each method and panel, with standard deviations over seeds."""
+def draw(out: Path, tables: dict[tuple[str, int], list[Line]]) -> None:
+    """Draw a curve for each method and panel: solid with words, dashed without."""
     mpl.rcParams["svg.hashsalt"] = out.name
-    figure = Figure(figsize=(9, 3.8), layout="constrained")
-    names = dict.fromkeys(line["method"] for lines in tables.values() for line in lines)
-    for axes, (column, title) in zip(figure.subplots(1, 2), PANELS, strict=True):
-        for number, name in enumerate(names):
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    sizes = sorted({pairs for _, pairs in tables})
+    curves = dict.fromkeys(
+        (words, line["method"]) for (words, _), lines in tables.items() for line in lines
+    )
+    methods = list(dict.fromkeys(method for _, method in curves))
+    for axes, (column, title, references) in zip(figure.subplots(1, 2), PANELS, strict=True):
+        for words, method in curves:
             points = [
-                (pairs, float(line[column]), float(line[f"{column}_sd"] or 0))
-                for pairs, lines in sorted(tables.items())
-                for line in lines
-                if line["method"] == name and line[column]
+                (pairs, float(line[column]))
+                for pairs in sizes
+                for line in tables.get((words, pairs), [])
+                if line["method"] == method
             ]
-            if points:
-                pairs, values, deviations = zip(*points, strict=True)
-                axes.errorbar(
-                    pairs, values, deviations, label=name, color=f"C{number}", marker="o", capsize=3
-                )
+            style = {"linestyle": "-" if words == "with" else "--", "marker": "o", "markersize": 4}
+            colour = COLOURS[methods.index(method)]
+            axes.plot(*zip(*points, strict=True), color=colour, label=method, **style)
+        for name, value in references.items():
+            axes.axhline(value, color="grey", linewidth=0.8, linestyle=":")
+            axes.text(sizes[0], value - 20, name, color="#5f5b54", fontsize="small")
         axes.set_xscale("log")
-        axes.set_xticks(sorted(tables), labels=[f"{pairs:,}" for pairs in sorted(tables)])
+        axes.set_xticks(sizes, labels=[f"{pairs:,}" for pairs in sizes])
         axes.minorticks_off()
-        axes.set(xlabel="training pairs", title=title)
-        axes.grid(alpha=0.3)
-    figure.axes[0].legend(fontsize="small")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.set(xlabel="training pairs", title=title, ylim=(0, 620))
+    names = [f"{method}, {words} words" for words, method in curves]
+    figure.axes[1].legend(names, fontsize="small", frameon=False, loc=(0, 0.5))
     figure.savefig(out, metadata={"Date": None})
 
 
 if __name__ == "__main__":
     folders = [Path(word) for word in sys.argv[2:]]
-    draw(Path(sys.argv[1]), {int(folder.name): read_lines(folder) for folder in folders})
+    lines = {(path.parent.name, int(path.name)): read_lines(path) for path in folders}
+    draw(Path(sys.argv[1]), lines)
