@@ -51,7 +51,7 @@ class Progress:
             self._next = now + EVERY_S
             rate = (self._count - self._first) / (now - self._started)
             left = tqdm.format_interval((self._total - self._count) / rate)
-            units = f" {self._unit}s"
+            units = f" {self._unit}{'es' if self._unit.endswith('ch') else 's'}"
             done, total, speed = str(self._count), f"{self._total}{units}", f"{rate:.1f}{units}"
             if self._unit == "B":
                 sizes = self._count, self._total, rate

@@ -39,6 +39,9 @@ def test_elsewhere_a_line_tells_the_rate_and_what_is_left(
     assert list(track_progress(iter("abc"), "work", "step", total=3)) == ["a", "b", "c"]
     first, *_ = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"work: 1 of 3 steps, [\d.]+ steps/s, [\d:]+ left", first)
+    assert list(track_progress("ab", "work", "batch")) == ["a", "b"]
+    first, *_ = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"work: 1 of 2 batches, [\d.]+ batches/s, [\d:]+ left", first)
     with Progress("large.h5", 4_000_000, "B") as progress:
         progress.add(1_500_000)
     (line,) = capsys.readouterr().err.splitlines()
