@@ -14,13 +14,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import tokenizers
 from PIL import Image
 
 from now_builder.formats.features import open_features
-from now_builder.formats.release import DATA_FOLDER, read_pairs, write_pairs
+from now_builder.formats.release import DATA_FOLDER, read_pairs, read_split_captions, write_pairs
 from now_builder.formats.shard import HEIGHT, WIDTH, Capture, CaptureRow, read_rows, write_shard
 from pc2_baseline.config import Plan
 from pc2_baseline.data.planted import plant
@@ -106,10 +107,19 @@ def write_captures(release: Path, captures: Path) -> None:
         replace(pair, key=f"00000_{pair.pair_index:04d}") if pair.split == "test" else pair
         for pair in read_pairs(release)
     ]
+    pages = [pair for pair in pairs if pair.split == "test"]
+    keys = [page.key for page in pages]
     write_pairs(release / "pairs.parquet", pairs)
+    (release / DATA_FOLDER / "test_ids.txt").write_text("\n".join(keys) + "\n")
+    with h5py.File(release / DATA_FOLDER / "test.h5", "r+") as features:
+        features["keys"][...] = keys
+    manifest = json.loads((release / "manifest.json").read_text())
+    for track in manifest["fingerprints"]["test"]:
+        renamed = read_split_captions(release, "test", track).fingerprint
+        manifest["fingerprints"]["test"][track] = renamed
+    (release / "manifest.json").write_text(json.dumps(manifest))
     file = io.BytesIO()
     Image.new("RGB", (WIDTH, HEIGHT), "white").save(file, "PNG", compress_level=1)
-    pages = [pair for pair in pairs if pair.split == "test"]
     rows = [CaptureRow(page.key, page.url, page.url, page.site, "ok") for page in pages]
     captures.mkdir()
     shots = [Capture(page.key, file.getvalue(), b"<html>", []) for page in pages]
@@ -122,7 +132,7 @@ def test_train_and_compare(folder):
     run_page("how-to/train")
     assert "data:image/jpeg" in (folder / "page.html").read_text()
     assert (folder / "both.zip").exists()
-    assert (folder / "runs/bf16/seed-1/log.jsonl").exists()
+    assert (folder / "runs/bf16/log.jsonl").exists()
 
 
 @pytest.mark.usefixtures("folder")
