@@ -142,6 +142,7 @@ _CLOBBERED = """\
 <form style="position: fixed; inset: 500px 0 0; background: #fff">⟦fields⟧<p>We use cookies.</p>
 <button>Accept</button></form>"""
 LAID_OUT = ["/geometry", "/old", "/huge", "/fields", "/clobbered"]
+_HEAVY = ("/huge", "/deep")
 
 
 def _clobbered(before: str) -> bytes:
@@ -199,9 +200,11 @@ def crawl_odd_pages(folder: Path) -> Odd:
         patch.setattr("now_builder.crawl.browser.pool._PAGE_MB", 900)
         _add_pages(server)
         moving = [path for path in server.pages if path.startswith(("/rest/", "/lazy/", "/on/"))]
+        light = [path for path in (*CAPTIONS, *moving, *LAID_OUT, *URLS) if path not in _HEAVY]
+        own = {"page_timeout_s": 30.0, "settle_s": 6.0, "concurrency": 3, "overlays": "hide"}
         runs = (
-            ([*CAPTIONS, *moving, *LAID_OUT, *URLS],
-             {"page_timeout_s": 30.0, "settle_s": 6.0, "concurrency": 3, "overlays": "hide"}),
+            (light, own),
+            ([*_HEAVY], {**own, "settle_s": 12.0, "concurrency": 1}),  # also on a busy machine
             ([*LATE, *KEPT], {"page_timeout_s": 15.0, "settle_s": 3.0, "concurrency": 3}),
             ([*ERRORS], {"page_timeout_s": TIMEOUT_S, "settle_s": 1.5, "concurrency": 2}),
         )  # fmt: skip
