@@ -1,5 +1,6 @@
 // Collect the elements on the first screen, in image pixels, in one call.
 (limits) => {
+  document.documentElement?.getBoundingClientRect();  // the page's own layout is not counted
   const deadline = performance.now() + limits.milliseconds;
   const doubtful = performance.now() + limits.milliseconds / 2;
   const view = window.visualViewport;

@@ -51,6 +51,6 @@ names of the rules used."""
 
 ELEMENTS = (
     f"{_script('elements.js')}({{width: {WIDTH}, height: {HEIGHT}, count: 3000, text: 200, "
-    "milliseconds: 1500})"
+    "milliseconds: 3000})"
 )
 """Return the DOM elements on the first screen with their layout."""
