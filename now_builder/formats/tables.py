@@ -288,7 +288,8 @@ _SEPARATOR = re.compile(r'"?sep=([,;|\t])"?\s*', re.IGNORECASE)
 _LONGEST_CELL = 1 << 24
 """Maximum length of a cell in characters."""
 _CSV_PROBLEMS = {
-    "unexpected end": "a double quote opens a cell here and is closed nowhere, or in other records",
+    "unexpected end": "a double quote opens a cell here and is closed nowhere, or in other "
+    "records. Close the cell, or double the quote",
     "expected after": "text behind a closing double quote. Close the cell, or double quotes in it",
     "field limit": f"a cell of more than {_LONGEST_CELL} characters. Leave its column out",
 }
